@@ -9,11 +9,13 @@ README.md with the task, the data, the encoding, the versions and the results. I
 python -m posexp.inspect hf:FOLDER.
 
 A language model is written if an architecture of transformers is the same model: GPT-2 with learned
-positions; Llama, Mistral, Qwen 2 and 3 and SmolLM3 with rotary ones, with their scalings, windows
-and layers without positions. What all of them need: model.embed_scale=none and model.norm=pre; the
-latter also model.norm_kind=rms, model.feed_forward=swiglu, model.bias=none and rope.layout=half;
-GPT-2 model.bias=qkv+out+feed_forward and model.feed_forward=gelu_tanh. Otherwise the message names
-the option that stands in the way.
+positions; Llama, Mistral, Qwen 2 and 3, SmolLM3, OLMo 2 and GPT-NeoX with rotary ones, with their
+scalings, windows and layers without positions. Most need model.embed_scale=none, model.norm=pre,
+model.norm_kind=rms, model.feed_forward=swiglu and model.bias=none; GPT-2
+model.bias=qkv+out+feed_forward and model.feed_forward=gelu_tanh. A classifier of texts is written
+as BERT with learned positions, which needs model.norm=post, model.embed_norm=true,
+model.embed_scale=none, model.feed_forward=gelu and model.bias=all. Otherwise the message names the
+option that stands in the way.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from posexp.config import show_options
 from posexp.config.arguments import Parser, command
 from posexp.errors import UserError, near
-from posexp.runs import Run
+from posexp.runs import Run, read_run
 
 SPLITS = ("test/", "validation/")
 FILES = ("train", "validation", "test")
@@ -35,7 +38,7 @@ FILES = ("train", "validation", "test")
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser("export", __doc__)
-  parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a language model's run")
+  parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
   parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made, or was written before")
   return parser.parse_args(argv)
 
@@ -49,24 +52,36 @@ def export(args: argparse.Namespace) -> list[Path]:
   from flax import nnx
 
   from posexp.models.transformer import Size
+  from posexp.released import PREFIX
   from posexp.released import export as released
+  from posexp.tasks import make_task
   from posexp.tasks.language_modeling import LanguageModeling
+  from posexp.tasks.text_classification import LabeledTexts
   from posexp.training.devices import prepare
-  from posexp.training.restore import open_alone
+  from posexp.training.restore import open_alone, open_trained
 
   prepare()
-  why = "posexp.export writes language models"
-  trained = open_alone(args.run, LanguageModeling, why)
-  run, spec = trained.run, trained.spec
-  if not isinstance(spec.size, Size):
-    raise UserError(f"{args.run}: model={spec.size.backbone} is no Transformer, and {why}")
+  why = "posexp.export writes language models and classifiers of texts"
+  decoder = str(args.run).startswith(PREFIX)
+  decoder = decoder or not isinstance(make_task(read_run(args.run).config), LabeledTexts)
+  trained = open_alone(args.run, LanguageModeling, why) if decoder else open_trained(args.run)
+  run, size = trained.run, trained.spec.size
+  spec: Any = trained.spec  # of one of two tasks, as are the task and the data
+  task: Any = trained.setup.task
+  data: Any = trained.data
+  if not isinstance(size, Size):
+    raise UserError(f"{args.run}: model={size.backbone} is no Transformer, and {why}")
+  if decoder:
+    labels, read, length = (), "", task.segment
+  else:
+    labels, length = data.label_names, spec.encoding.limit or data.longest
+    read = "the first token" if spec.first else "all tokens, averaged"
   params = nnx.state(trained.snapshot.model(), nnx.Param)
-  assert isinstance(trained.setup.task, LanguageModeling)
-  length = trained.setup.task.segment
   kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
   tokens = released.tokens_of(kept)
-  model = released.Exported(spec.encoding, spec.size, spec.vocab_size, length, params, tokens)
-  files = released.export(model, args.folder, card(run))
+  about = spec.encoding, spec.size, spec.vocab_size, length
+  model = released.Exported(*about, params, tokens, labels)
+  files = released.export(model, args.folder, card(run, read))
   print(*map(near, files), sep="\n")
   if tokens.tokenizer is None:
     why = f"transformers has none for task.tokenizer={kept['kind']}"
@@ -74,8 +89,11 @@ def export(args: argparse.Namespace) -> list[Path]:
   return files
 
 
-def card(run: Run) -> str:
-  """Return what is said of a run: its task, data, encoding, versions and results, in Markdown."""
+def card(run: Run, read: str = "") -> str:
+  """Return what is said of a run: its task, data, encoding, versions and results, in Markdown.
+
+  `read` says which tokens' logits are those of a class, in a classifier.
+  """
   name, options = run.encoding, run.config.get(run.encoding)
   task = {
     key: Path(value).name if key in FILES and isinstance(value, str) else value  # not whose it is
@@ -97,6 +115,7 @@ def card(run: Run) -> str:
     f"- data: {show_options(task) or 'as the task has it'}",
     f"- encoding: {' '.join(filter(None, [name, show_options(options)]))}",
     f"- model: {show_options(sizes)}",
+    *([f"- classes: the logits of a text are those of {read}"] if read else []),
     f"- trained: {run.step:,} steps, seed {run.seed}",
     f"- versions: {run.facts.get('versions', 'unknown: the run has not finished')}",
     "\n".join(["| result | value |", "|---|---|", *rows] if rows else ["It has no results yet."]),

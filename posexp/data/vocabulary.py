@@ -10,8 +10,8 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -176,12 +176,15 @@ class Given(Vocabulary):
   """The tokens of a tokenizer that was trained elsewhere, such as a released model's.
 
   Its token `end` stands before documents and changes numbers with token 0, as END is 0 here. After
-  `stops` a text goes on no further.
+  `stops` a text goes on no further. `length` is how many tokens its model reads, of which nothing
+  here depends.
   """
 
   exact = False
 
-  def __init__(self, tokenizer: str, size: int, end: int, stops: Sequence[int] = ()):
+  def __init__(
+    self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
+  ):
     from tokenizers import Tokenizer
 
     library = self._library = Tokenizer.from_str(tokenizer)
@@ -294,3 +297,27 @@ def byte_letters() -> list[str]:
   seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = itertools.count(256)
   return [chr(value if value in seen else next(others)) for value in range(256)]
+
+
+def as_library(content: Mapping[str, Any]) -> str | None:
+  """Return the JSON of a `tokenizers.Tokenizer` that reads and writes what a vocabulary does.
+
+  `content` is the JSON of bytes, characters or merges. Words, and characters of which some are
+  unknown, have none.
+  """
+  from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+  kind = content["kind"]
+  if kind == "bpe":
+    made = Tokenizer.from_str(content["bpe"])
+  elif kind == "word" or content.get("unknown"):
+    return None
+  else:
+    letters = byte_letters() if kind == "byte" else content["characters"]
+    numbered = {name: number for number, name in enumerate([tokenizer.END, *letters])}
+    made = Tokenizer(models.BPE(numbered, []))
+  if kind == "byte":
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  made.decoder = decoders.Fuse() if kind == "char" else decoders.ByteLevel()
+  made.add_special_tokens([tokenizer.END])
+  return made.to_str()

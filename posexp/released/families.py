@@ -1,13 +1,14 @@
 """Families of released models: what their configs ask for, and where their files have it.
 
-A family is a row of families.yaml and a function of its name here, from the keys of a config to
-the options of posexp's model and those of the encoding.
+A family is a row of families.yaml. Its encoding is a function of its name here, from the keys of a
+config to what each layer has of positions, unless the row can say it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,52 +17,34 @@ from typing import Any, NamedTuple
 import yaml
 
 from posexp.config.plugins import table
+from posexp.encodings import make_encoding
 from posexp.errors import UserError
 
 Options = dict[str, Any]
-
-# Tensors that are no parameters of what is read: buffers, poolers, other heads, copies.
-IGNORED = (
-  r"rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|embeddings\.position_ids|pooler\..*"
-  r"|cls\.seq_relationship\..*|(cls\.predictions|lm_head)\.decoder\.bias|(lm|mask)_predictions\..*"
-)
-# Hugging Face's activations -> posexp's, without a gate and with one.
-TANH = ("gelu_tanh", "geglu_tanh")
-ACTIVATIONS = {"silu": ("silu", "swiglu"), "swish": ("silu", "swiglu"), "relu": ("relu", "reglu")}
-ACTIVATIONS |= dict.fromkeys(("gelu", "gelu_python"), ("gelu", "geglu"))
-ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), TANH)
+# What layers have of positions, in turn: the options of RoPE (None: no positions), and a window.
+Layers = list[tuple[Options | None, int | None]]
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether it has a window
-# What each scaling reads beside the base and `rope_type`.
-SCALED: dict[str, tuple[str, ...]] = {
-  "default": (),
-  "linear": ("factor",),
-  "dynamic": ("factor",),
-  "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-  "yarn": ("factor", "beta_fast", "beta_slow", "attention_factor", "truncate"),
-  "longrope": ("factor", "short_factor", "long_factor", "attention_factor"),
-}
-RENAMED = {"low_freq_factor": "beta_slow", "high_freq_factor": "beta_fast"}
-RENAMED |= {"short_factor": "short_factors", "long_factor": "long_factors"}
-
-
-BLOCK = "qkv+out+feed_forward"  # all maps of a block
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Family(NamedTuple):
   """What the released models of one `model_type` have in common: a row of families.yaml."""
 
   name: str
-  options: str | Callable[[Asked], tuple[Options, Options]]  # a function of OPTIONS, or one's own
-  base: str  # in front of names
-  layer: str  # and of those of a layer
+  encoding: str | Mapping[str, Options] | Callable[[Asked], Layers | Options]
+  base: str
+  layer: str
   names: dict[str, str]
   keys: dict[str, Any]
-  fixed: Mapping[str, list] = MappingProxyType({})
-  free: list[str] | tuple[str, ...] = ()
+  model: Mapping[str, Any] = NOTHING
+  bias: Mapping[str, str] = NOTHING
+  fixed: Mapping[str, list] = NOTHING
+  free: Sequence[str] = ()
   transposed: bool = True  # whether matrices are [out, in]
   by_heads: bool = False  # whether features of joined tensors alternate from head to head
   causal: bool = True
-  head: Sequence[str | None] = (None, None)  # keys of an encoder's head: activation, and first bias
+  head: Sequence[Any] = ()
+  architecture: str = ""
 
 
 def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -> dict[str, Family]:
@@ -75,8 +58,10 @@ def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -
     row, like = dict(row), row.get("like")
     if like is not None and like not in found:
       raise UserError(f"family {name} is like {like!r}, which is none of {', '.join(found)}")
-    before = found[row.pop("like")]._asdict() if like else {}
-    added = {part: before.get(part, {}) | row.get(part, {}) for part in ("names", "keys")}
+    before = found[row.pop("like")]._asdict() | {"architecture": ""} if like else {}
+    added = {
+      part: {**before.get(part, {}), **row.get(part, {})} for part in ("names", "keys", "model")
+    }
     try:
       found[name] = Family(**before | row | added | {"name": name})
     except TypeError as error:
@@ -92,46 +77,124 @@ def families() -> dict[str, Family]:
 ROWS = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
 COMMON = ROWS.pop("common")
 FAMILIES = joined(ROWS, {})
+SCALINGS, RENAMED = COMMON["scalings"], COMMON["renamed"]
 
 
 class Asked:
-  """A config, asked for its keys by name; a key that the family does not have is refused."""
+  """A config, asked for its keys by name; a key that the family does not have is refused.
 
-  def __init__(self, name: str, config: Mapping[str, Any], family: Family):
-    self.name, self.config, self.family = name, config, family
+  Of a config that is asked for `positions` alone, other keys are not looked at.
+  """
+
+  def __init__(
+    self, name: str, config: Mapping[str, Any], family: Family, positions: str | None = None
+  ):
+    self.name, self.config, self.family, self.last = name, config, family, ""
     fixed = COMMON["fixed"] | {**family.fixed}
     known = {*family.keys, *COMMON["free"], *fixed, *family.free}
-    if unknown := sorted(key for key in config if key not in known and key[:1] != "_"):
-      raise self.refused(unknown[0], "which posexp does not know and will not ignore")
+    self.unknown = sorted(key for key in config if key not in known and key[:1] != "_")
+    if positions is not None:
+      fixed = {key: each for key, each in family.fixed.items() if re.search(positions, key)}
+      self.unknown = [key for key in self.unknown if re.search(positions, key)]
+    elif self.unknown:
+      raise self.refused(self.unknown[0], "which posexp does not know and will not ignore")
     for key, allowed in fixed.items():
       if key not in family.free and config.get(key, allowed[0]) not in allowed:
         ours = f"posexp has {allowed[0]!r} alone, of what this key may ask for"
         raise self.refused(key, ours)
+    for key in () if positions else config.keys() & family.keys.keys():
+      self(key)
 
-  def refused(self, key: str, why: str) -> UserError:
-    """Return the error for a key of the config."""
-    return UserError(f"{self.name}: its config.json has {key}={self.config.get(key)!r:.80}, {why}")
+  def refused(self, key: str, why: str, *value: Any) -> UserError:
+    """Return the error for a key of the config, or for one within another, of this value."""
+    shown = value[0] if value else self.config.get(key, self.family.keys.get(key))
+    return UserError(f"{self.name}: its config.json has {key}={shown!r:.80}, {why}")
 
   def __call__(self, key: str) -> Any:
-    """Return the value of a key, or the one that holds where the config is silent."""
-    return self.config.get(key, self.family.keys[key])
+    """Return the value of a key, or the one that holds where the config is silent.
 
-  def number(self, key: str, least: float = 1) -> Any:
-    """Return a number that must be there; UserError if it is none, or too small."""
-    value = self(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-      raise self.refused(key, f"which must be a number from {least} up")
+    Raises:
+      UserError: a number or a switch is none.
+    """
+    usual, self.last = self.family.keys[key], key
+    value, switch = self.config.get(key, usual), isinstance(usual, bool)
+    fits = isinstance(value, bool) == switch and isinstance(value, int | float | None)
+    if isinstance(usual, int | float) and not fits:
+      raise self.refused(key, f"which must be {'true or false' if switch else 'a number'}")
     return value
 
-  def activation(self, key: str, gated: bool) -> str:
-    """Return posexp's name of an activation; UserError if it has none."""
-    if self(key) not in ACTIVATIONS:
-      raise self.refused(key, f"and posexp has {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[self(key)][gated]
+  def number(self, key: str) -> int:
+    """Return a whole number above 0; UserError if it is none."""
+    value = self(key)
+    if not isinstance(value, int) or value < 1:
+      raise self.refused(key, "which must be a whole number from 1 up")
+    return value
 
-  def kinds(self, sliding: Callable[[int], bool]) -> list[bool]:
+  def said(self, entry: Any) -> Any:
+    """Return the value of an option, as a row says where it stands.
+
+    Raises:
+      UserError: the config has none of the values that posexp has.
+    """
+    if not isinstance(entry, list):
+      return self(entry) if isinstance(entry, str) and entry in self.family.keys else entry
+    key, ours = entry
+    if (value := self(key)) not in ours:
+      raise self.refused(key, f"and posexp has {', '.join(map(str, ours))}")
+    return ours[value]
+
+  @property
+  def width(self) -> float:
+    """The width of a head."""
+    sizes = self.family.model
+    given = self.said(sizes.get("head_dim"))
+    return given or self.said(sizes["d_model"]) / self.number(sizes["num_heads"])
+
+  def read(self) -> tuple[Options, Layers | Options, Options]:
+    """Return the options of posexp's model, what its layers have of positions, and as an encoding.
+
+    Raises:
+      UserError: the config has a key that posexp does not have, or a value of a wrong kind.
+    """
+    try:
+      model, found = self.model(), self.positions()
+      self.head = tuple(map(self.said, self.family.head))  # of an encoder: activation, biases
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+      raise self.refused(self.last, f"of which posexp can make nothing ({error})") from None
+    try:
+      make_encoding(encoding := by_layer(found))
+    except UserError as error:
+      raise UserError(f"{self.name}: its config.json asks for {error}") from None
+    return model, found, encoding
+
+  def model(self) -> Options:
+    """Return the options of posexp's model."""
+    keys = self.family.keys
+    rows = COMMON["model"] | self.family.model
+    found = {key: self.said(each) for key, each in rows.items() if each is not None}
+    parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
+    # Named twice it is these maps alone: named once, it is a row of BIASES with the head's.
+    found["bias"] = "+".join(parts * 2 if parts == ["feed_forward"] else parts) or "none"
+    if "d_ff" in found and found["d_ff"] is None:
+      found["d_ff"] = 4 * found["d_model"]
+    if "query_pre_attn_scalar" in keys:
+      found["logits_scale"] = math.sqrt(self.width / self("query_pre_attn_scalar"))
+    if "scale_attn_weights" in keys and not self("scale_attn_weights"):
+      found["logits_scale"] = math.sqrt(self.width)
+    return found
+
+  def positions(self) -> Layers | Options:
+    """Return what layers have of positions, or the options of an encoding for all of them."""
+    given = self.family.encoding
+    if isinstance(given, Mapping):
+      ((name, options),) = given.items()
+      return {"encoding": name, name: {key: self.said(each) for key, each in options.items()}}
+    return given(self) if callable(given) else ENCODINGS[given](self)
+
+  def slides(self, sliding: Callable[[int], bool]) -> list[bool]:
     """Return which layers have a window, by `layer_types` or else by their numbers."""
-    count, given = self.number("num_hidden_layers"), self("layer_types")
+    count = self.number(self.family.model["num_layers"])
+    given = self("layer_types") if "layer_types" in self.family.keys else None
     if given is None:
       return [sliding(layer) for layer in range(count)]
     if not isinstance(given, list) or len(given) != count or {*given} - KINDS.keys():
@@ -139,71 +202,35 @@ class Asked:
     return [KINDS[each] for each in given]
 
 
-def bias(ask: Asked, **parts: str) -> str:
-  """Return the parts with a bias, of those whose key of the config is true."""
-  return "+".join(part for key, part in parts.items() if ask(key)) or "none"
+def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
+  """Return the options of RoPE that a config asks for.
 
-
-def sizes(ask: Asked, **more: Any) -> Options:
-  """Return the options that all families have."""
-  return {
-    "d_model": ask.number("hidden_size"),
-    "num_layers": ask.number("num_hidden_layers"),
-    "num_heads": ask.number("num_attention_heads"),
-    "d_ff": ask.number("intermediate_size"),
-    "dropout": 0.0,
-    "embed_scale": "none",
-    "tie_embeddings": bool(ask("tie_word_embeddings")),
-  } | more
-
-
-def decoder(ask: Asked, **more: Any) -> Options:
-  """Return those of Llama and its heirs."""
-  given = {"num_kv_heads": ask("num_key_value_heads"), "head_dim": ask("head_dim")}
-  act = "hidden_activation" if "hidden_activation" in ask.family.keys else "hidden_act"
-  given |= {"norm_kind": "rms", "norm_epsilon": ask.number("rms_norm_eps", 0)}
-  return sizes(ask, feed_forward=ask.activation(act, True), bias="none", **given) | more
-
-
-def rope(
-  ask: Asked, base: float, given: Mapping[str, Any] | None = None, share: float | None = None
-) -> Options:
-  """Return the options of RoPE that a config asks for; `given` stands for its dictionary."""
+  Args:
+    ask: the config.
+    base: the key of the base, where the dictionary does not have it.
+    given: stands for the config's dictionary.
+  """
   if given is None:
     given = ask("rope_scaling") or ask("rope_parameters") or {}
-  if not isinstance(given, Mapping):
-    raise ask.refused("rope_scaling" if ask("rope_scaling") else "rope_parameters", "no mapping")
   kind = given.get("rope_type", given.get("type", "default"))
   kind = {"su": "longrope"}.get(kind, kind)
-  if kind not in SCALED:
-    raise UserError(
-      f"{ask.name}: its config.json has rope_type={kind!r}, and posexp has {', '.join(SCALED)}"
-    )
-  extra = {"rope_theta", "rope_type", "type", "original_max_position_embeddings"}
-  extra |= {"partial_rotary_factor", *("mscale", "mscale_all_dim") * (kind == "yarn")}
-  if unknown := sorted({*given} - {*SCALED[kind]} - extra):
-    key = unknown[0]
-    raise UserError(
-      f"{ask.name}: its config.json has {key}={given[key]!r:.80} for rotations of "
-      f"rope_type={kind}, which posexp does not know and will not ignore"
-    )
-  found = {"base": given.get("rope_theta") or base, "layout": "half"}
-  part = given.get("partial_rotary_factor", 1 if share is None else share)
-  if share is None and part != 1:
-    raise UserError(
-      f"{ask.name}: its config.json has partial_rotary_factor={part}, which "
-      f"{ask.config['model_type']} does not have"
-    )
-  found |= {} if share is None else {"share": part}
+  if kind not in SCALINGS:
+    raise ask.refused("rope_type", f"and posexp has {', '.join(SCALINGS)}", kind)
+  known = {*SCALINGS[kind], *COMMON["rotation"], *("mscale", "mscale_all_dim") * (kind == "yarn")}
+  if unknown := sorted({*given} - known):
+    why = f"which posexp does not know for rope_type={kind} and will not ignore"
+    raise ask.refused(unknown[0], why, given[unknown[0]])
+  turns = given.get("rope_theta") or ask(base) or ask.family.keys[base]
+  found = {"base": turns, "layout": "half"} | _share(ask, given.get("partial_rotary_factor"))
   if kind == "default":
     return found
   longest = ask.number("max_position_embeddings")
   trained = ask("original_max_position_embeddings") or given.get("original_max_position_embeddings")
   trained = longest if kind == "dynamic" else trained or longest
-  read = {key: given[key] for key in SCALED[kind] if given.get(key) is not None}
+  read = {key: given[key] for key in SCALINGS[kind] if given.get(key) is not None}
   if kind in ("yarn", "longrope"):
     read.setdefault("factor", longest / trained)
-  if missing := [key for key in SCALED[kind][:3] if key not in read and kind != "yarn"]:
+  if missing := [key for key in SCALINGS[kind][:3] if key not in read and kind != "yarn"]:
     raise UserError(f"{ask.name}: its config.json has no {missing[0]} for rope_type={kind}")
   scales = [given.get(key) for key in ("mscale", "mscale_all_dim")]
   if all(scales) and "attention_factor" not in read:
@@ -213,10 +240,24 @@ def rope(
   return found | ({} if kind == "linear" else {"trained_length": trained})
 
 
-def by_layer(layers: Sequence[tuple[Options | None, int | None]]) -> Options:
-  """Return the encoding of layers, each with the options of its RoPE (None: no positions) and its
-  window, as a config has it.
-  """
+def _share(ask: Asked, given: Any) -> Options:
+  """Return which share of the channels turns, in a family that has one; None is the config's."""
+  key = next((each for each in COMMON["shares"] if each in ask.family.keys), None)
+  if key is None and given not in (None, 1):
+    why = f"which {ask.family.name} does not have"
+    raise ask.refused("partial_rotary_factor", why, given)
+  if key is None:
+    return {}
+  channels = int(ask.width * (ask(key) if given is None else given))
+  if channels % 2:
+    raise ask.refused(key, f"so {channels} channels of a head turn, which must be even")
+  return {"share": channels / ask.width}
+
+
+def by_layer(layers: Layers | Options) -> Options:
+  """Return the encoding of layers, as the config of a run has it; or that of all, as it is."""
+  if isinstance(layers, dict):
+    return layers
   if len({repr(each) for each in layers}) == 1 and layers[0][1] is None:
     return {"encoding": "rope", "rope": layers[0][0]} if layers[0][0] else {"encoding": "none"}
 
@@ -232,132 +273,88 @@ def by_layer(layers: Sequence[tuple[Options | None, int | None]]) -> Options:
   return {"encoding": "by_layer", "by_layer": {"pattern": pattern}}
 
 
-def rotary(ask: Asked, base: float, windows: Sequence[int | None] | None = None) -> Options:
-  """Return the encoding of a model whose layers have one RoPE, some with a window."""
-  turns = rope(ask, ask("rope_theta") or base)
-  return by_layer([(turns, each) for each in windows or [None]])
+def plain(ask: Asked, base: str = "rope_theta") -> Layers:
+  """Return those of Llama: the same RoPE in all layers."""
+  return [(rope(ask, base), None)]
 
 
-def llama(ask: Asked) -> tuple[Options, Options]:
-  parts = bias(ask, attention_bias="qkv+out", mlp_bias="feed_forward")
-  return decoder(ask, bias=parts), rotary(ask, 1e4)
+def neox(ask: Asked) -> Layers:
+  """Return those of GPT-NeoX, whose base has a name of its own."""
+  return plain(ask, "rotary_emb_base")
 
 
-def mistral(ask: Asked) -> tuple[Options, Options]:
-  return decoder(ask), rotary(ask, 1e4, [ask("sliding_window")])
+def everywhere(ask: Asked) -> Layers:
+  """Return those of Mistral: and the same window."""
+  return [(rope(ask), ask("sliding_window"))]
 
 
-def qwen(ask: Asked, **more: Any) -> tuple[Options, Options]:
+def sliding(ask: Asked, slides: Callable[[int], bool], window: int | None) -> Layers:
+  """Return layers with RoPE, of which some slide."""
+  turn = rope(ask)
+  return [(turn, window if each else None) for each in ask.slides(slides)]
+
+
+def even(ask: Asked) -> Layers:
+  """Return those of Gemma 2."""
+  return sliding(ask, lambda layer: layer % 2 == 0, ask("sliding_window"))
+
+
+def last(ask: Asked) -> Layers:
+  """Return those of Qwen 2."""
   window = ask("sliding_window") if ask("use_sliding_window") else None
-  slides = ask.kinds(lambda layer: window is not None and layer >= ask("max_window_layers"))
-  return decoder(ask, **{"bias": "qkv"} | more), rotary(
-    ask, 1e4, [window if each else None for each in slides]
-  )
+  return sliding(ask, lambda layer: layer >= ask("max_window_layers"), window)
 
 
-def qwen3(ask: Asked) -> tuple[Options, Options]:
-  return qwen(ask, bias=bias(ask, attention_bias="qkv+out"), qk_norm=True)
-
-
-def smollm(ask: Asked) -> tuple[Options, Options]:
+def smollm3(ask: Asked) -> Layers:
+  """Return those of SmolLM3, of which some do not turn."""
   every, count = ask.number("no_rope_layer_interval"), ask.number("num_hidden_layers")
   turns = ask("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
-  if not isinstance(turns, list) or len(turns) != count:
+  if len(turns) != count:
     raise ask.refused("no_rope_layers", f"which must be {count} numbers, one a layer")
   window = ask("sliding_window") if ask("use_sliding_window") else None
-  slides = ask.kinds(lambda layer: window is not None and not turns[layer])
-  one = rope(ask, ask("rope_theta") or 2e6)
-  layers = zip(turns, slides, strict=True)
-  found = by_layer([(one if turn else None, window if slide else None) for turn, slide in layers])
-  parts = bias(ask, attention_bias="qkv+out", mlp_bias="feed_forward")
-  return decoder(ask, bias=parts), found
+  layers = sliding(ask, lambda layer: not turns[layer], window)
+  return [(turn if on else None, each) for on, (turn, each) in zip(turns, layers, strict=True)]
 
 
-def gemma(ask: Asked, **more: Any) -> Options:
-  width = ask("head_dim") or ask.number("hidden_size") / ask.number("num_attention_heads")
-  scale = math.sqrt(width / ask.number("query_pre_attn_scalar", 1e-6))
-  more |= {"norm": "sandwich", "norm_kind": "rms_one", "embed_scale": "sqrt"}
-  more |= {"bias": bias(ask, attention_bias="qkv+out"), "logits_scale": scale}
-  return decoder(ask, head_cap=ask("final_logit_softcapping"), **more)
+def two_ropes(
+  ask: Asked, bases: Sequence[str], scaled: Sequence[bool], window: str, full: Callable[[int], bool]
+) -> Layers:
+  """Return layers, of which those that slide have the second of two RoPEs.
 
-
-def gemma2(ask: Asked) -> tuple[Options, Options]:
-  slides = ask.kinds(lambda layer: layer % 2 == 0)
-  windows = [ask("sliding_window") if each else None for each in slides]
-  return gemma(ask, logits_cap=ask("attn_logit_softcapping")), rotary(ask, 1e4, windows)
-
-
-def by_kind(ask: Asked, slides: Sequence[bool], window: int, turns: Sequence[Options]) -> Options:
-  """Return the encoding of layers, of which those that slide have the second of two RoPEs."""
-  return by_layer([(turns[each], window if each else None) for each in slides])
-
-
-def two_ropes(ask: Asked, bases: Sequence[float], scaled: Sequence[bool]) -> list[Options]:
-  """Return the RoPE of full layers and that of sliding ones; `rope_scaling` is for the `scaled`."""
+  `rope_scaling` is for the `scaled` of these, and `full` says which layers do not slide.
+  """
   nested = ask("rope_parameters") or {}
   if nested and not isinstance(nested.get("full_attention", nested.get("sliding_attention")), dict):
     raise ask.refused("rope_parameters", "which must have full_attention and sliding_attention")
-  return [
+  turns = [
     rope(ask, base, (nested.get(kind) or {}) | ((ask("rope_scaling") or {}) if scale else {}))
     for kind, base, scale in zip(KINDS, bases, scaled, strict=True)
   ]
+  slides = ask.slides(lambda layer: not full(layer))
+  return [(turns[each], ask.number(window) if each else None) for each in slides]
 
 
-def gemma3(ask: Asked) -> tuple[Options, Options]:
-  pattern = ask.number("sliding_window_pattern")
-  bases = ask("rope_theta") or 1e6, ask("rope_local_base_freq") or 1e4
-  turns = two_ropes(ask, bases, (True, False))
-  slides = ask.kinds(lambda layer: (layer + 1) % pattern != 0)
-  return gemma(ask, qk_norm=True), by_kind(ask, slides, ask.number("sliding_window"), turns)
+def gemma3(ask: Asked) -> Layers:
+  """Return those of Gemma 3."""
+  bases, every = ("rope_theta", "rope_local_base_freq"), ask.number("sliding_window_pattern")
+  return two_ropes(ask, bases, (True, False), "sliding_window", lambda i: (i + 1) % every == 0)
 
 
-def olmo(ask: Asked) -> tuple[Options, Options]:
-  more = {"norm": "output", "qk_norm": True, "qk_norm_over": "all"}
-  return decoder(ask, bias=bias(ask, attention_bias="qkv+out"), **more), rotary(ask, 1e4)
+def modernbert(ask: Asked) -> Layers:
+  """Return those of ModernBERT."""
+  bases, every = ("global_rope_theta", "local_rope_theta"), ask.number("global_attn_every_n_layers")
+  return two_ropes(ask, bases, (True, True), "local_attention", lambda i: i % every == 0)
 
 
-def gpt2(ask: Asked) -> tuple[Options, Options]:
-  width, heads = ask.number("n_embd"), ask.number("n_head")
-  model = {"d_model": width, "num_heads": heads, "num_layers": ask.number("n_layer")}
-  model |= {"d_ff": ask("n_inner") or 4 * width, "dropout": 0.0, "embed_scale": "none"}
-  model |= {"feed_forward": ask.activation("activation_function", False), "bias": BLOCK}
-  model |= {"norm_epsilon": ask.number("layer_norm_epsilon", 0)}
-  model |= {"tie_embeddings": bool(ask("tie_word_embeddings"))}
-  if not ask("scale_attn_weights"):
-    model["logits_scale"] = math.sqrt(width / heads)
-  return model, {"encoding": "learned", "learned": {"length": ask.number("n_positions")}}
+def roberta(ask: Asked) -> Options:
+  """Return a table whose first rows, up to that of padding, no position has."""
+  first = ask("pad_token_id") + 1
+  length = ask.number("max_position_embeddings") - first
+  return {"encoding": "learned", "learned": {"length": length, "first": first}}
 
 
-def neox(ask: Asked) -> tuple[Options, Options]:
-  model = sizes(ask, feed_forward=ask.activation("hidden_act", False))
-  model |= {"norm_epsilon": ask.number("layer_norm_eps", 0)}
-  model |= {"norm": "parallel" if ask("use_parallel_residual") else "pre"}
-  model |= {"bias": "qkv+out+feed_forward" if ask("attention_bias") else "feed_forward"}
-  turns = rope(ask, ask("rotary_emb_base") or 1e4, share=ask("rotary_pct"))
-  width = model["d_model"] // model["num_heads"]
-  channels = int(width * turns["share"])
-  if channels % 2:
-    raise ask.refused("rotary_pct", f"so {channels} channels of a head turn, which must be even")
-  return model, by_layer([(turns | {"share": channels / width}, None)])
-
-
-def encoder(ask: Asked, **more: Any) -> Options:
-  model = sizes(ask, norm="post", feed_forward=ask.activation("hidden_act", False), bias=BLOCK)
-  model |= {"norm_epsilon": ask.number("layer_norm_eps", 0), "embed_norm": True}
-  return model | {"token_types": ask.number("type_vocab_size", 0)} | more
-
-
-def bert(ask: Asked, first: int = 0) -> tuple[Options, Options]:
-  rows = ask.number("max_position_embeddings") - first
-  table = {"length": rows} | ({"first": first} if first else {})
-  return encoder(ask), {"encoding": "learned", "learned": table}
-
-
-def roberta(ask: Asked) -> tuple[Options, Options]:
-  return bert(ask, ask.number("pad_token_id", 0) + 1)
-
-
-def deberta(ask: Asked) -> tuple[Options, Options]:
+def deberta(ask: Asked) -> Options:
+  """Return DeBERTa's own, whose bounds depend on one another."""
   terms = ask("pos_att_type") or []
   terms = {*(terms.split("|") if isinstance(terms, str) else terms)}
   if not ask("relative_attention") or not terms <= {"c2p", "p2c"}:
@@ -373,22 +370,17 @@ def deberta(ask: Asked) -> tuple[Options, Options]:
   given = {"k": farthest, "log_buckets": max(buckets, 0), "mirrored": False}
   given |= {"content_to_position": "c2p" in terms, "position_to_content": "p2c" in terms}
   given |= {"share_maps": shared, "biases": not shared, "normalized": normed}
-  given |= {"norm_epsilon": ask.number("layer_norm_eps", 0)} if normed else {}
-  return encoder(ask), {"encoding": "deberta", "deberta": given}
+  given |= {"norm_epsilon": ask("layer_norm_eps")} if normed else {}
+  return {"encoding": "deberta", "deberta": given}
 
 
-def modern(ask: Asked) -> tuple[Options, Options]:
-  model = sizes(ask, feed_forward=ask.activation("hidden_activation", True))
-  model |= {"norm_kind": "layer" if ask("norm_bias") else "layer_scale", "embed_norm": True}
-  model |= {"norm_epsilon": ask.number("norm_eps", 0), "first_norm": False}
-  model |= {"bias": bias(ask, attention_bias="qkv+out", mlp_bias="feed_forward")}
-  bases = ask("global_rope_theta") or 1.6e5, ask("local_rope_theta") or 1e4
-  every, turns = ask.number("global_attn_every_n_layers"), two_ropes(ask, bases, (True, True))
-  slides = ask.kinds(lambda layer: layer % every != 0)
-  return model, by_kind(ask, slides, ask.number("local_attention"), turns)
+def mpt(ask: Asked) -> Options:
+  """Return ALiBi, with its usual slopes alone."""
+  given = ask("attn_config") or {}
+  if given.get("alibi_bias_max", 8) != 8:
+    raise ask.refused("attn_config", "and posexp has ALiBi with alibi_bias_max=8 alone")
+  return {"encoding": "alibi"}
 
 
-OPTIONS = {
-  each.__name__: each
-  for each in (llama, mistral, qwen, qwen3, smollm, olmo, gemma2, gemma3, gpt2, neox)
-} | {each.__name__: each for each in (bert, roberta, deberta, modern)}
+ENCODINGS = {each.__name__: each for each in (plain, everywhere, even, last, smollm3, neox)}
+ENCODINGS |= {each.__name__: each for each in (gemma3, modernbert, roberta, deberta, mpt)}

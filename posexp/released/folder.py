@@ -102,9 +102,7 @@ class Folder:
     """
     self.dtype(name)
     path = self._paths[self._files[name]]
-    with safe_open(
-      path, framework="numpy"
-    ) as file:  # pages of a file that stays open stay in memory
+    with safe_open(path, framework="numpy") as file:  # what stays open keeps its pages in memory
       return file.get_tensor(name)
 
   def _weighs(self) -> bool:
@@ -124,11 +122,9 @@ class Folder:
   @cached_property
   def _files(self) -> dict[str, str]:
     """The file of each tensor, by its name."""
-    if self.hub and not (self.path / INDEX).is_file():
-      return dict.fromkeys(self._file(WEIGHTS).keys(), WEIGHTS)
     if not self.hub and not self._weighs():
       raise UserError(f"{self.name}: no weights in it ({WEIGHTS}); copy or download them, too")
-    if (self.path / WEIGHTS).is_file():
+    if not (self.path / INDEX).is_file() if self.hub else (self.path / WEIGHTS).is_file():
       return dict.fromkeys(self._file(WEIGHTS).keys(), WEIGHTS)
     found = self.json(INDEX).get("weight_map")
     valid = isinstance(found, dict) and all(

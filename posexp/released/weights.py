@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import nnx
 
+from posexp.config import build
 from posexp.config.checks import as_typed
 from posexp.encodings import make_encoding
 from posexp.encodings.rngs import abstract_model
@@ -17,7 +19,7 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
-from posexp.released.families import IGNORED, OPTIONS, Asked, Family, Options, families
+from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
@@ -109,9 +111,10 @@ class Released:
   files: dict[str, str]  # the name of each tensor in the file, by that of a `Piece`
   model: Options
   encoding: Options  # as a run's config has it: {"encoding": "rope", "rope": {"base": 10000.0}}
+  layers: Layers  # the same by layer, of a model that turns
   vocab_size: int
   config: dict[str, Any]
-  head: tuple[str, bool, bool] | None  # of an encoder: its activation, and its two biases
+  head: tuple[Any, ...] | None  # of an encoder: its activation, and its two biases
 
   @classmethod
   def open(cls, name: str) -> Released:
@@ -127,15 +130,12 @@ class Released:
     known = families()
     family = known[kind_of(folder, config, known, "models")]
     asked = Asked(folder.name, config, family)
-    of_config = family.options if callable(family.options) else OPTIONS[family.options]
-    model, encoding = of_config(asked)
-    files, head = _named(folder, family), None
-    given = family.names.get("transform", "") + ".weight"
-    if not family.causal and given in files:
-      act, bias = family.head
-      f = asked.activation(act, False) if act else "gelu"
-      head = f, not bias or bool(asked(bias)), bool(asked.config.get("decoder_bias", True))
-    made = cls(folder, family, files, model, encoding, asked.number("vocab_size"), config, head)
+    (model, found, encoding), files = asked.read(), _named(folder, family)
+    layers = found if isinstance(found, list) else []
+    written = family.names.get("transform", "") + ".weight" in files
+    head = asked.head if asked.head and written else None
+    words = asked.number("vocab_size")
+    made = cls(folder, family, files, model, encoding, layers, words, config, head)
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
 
   def _ties(self) -> bool:
@@ -157,8 +157,10 @@ class Released:
   @property
   def longest(self) -> int:
     """The longest text that its config speaks of, in tokens."""
-    table = self.encoding.get("learned")
-    return table["length"] if table else self.config.get("max_position_embeddings", 2048)
+    if table := self.encoding.get("learned"):
+      return table["length"]
+    key = "max_position_embeddings"
+    return self.config.get(key) or self.family.keys.get(key, 2048)
 
   def tokenizer(self) -> Any:
     """Return the folder's tokenizer, a `tokenizers.Tokenizer`; None if it has none.
@@ -179,16 +181,40 @@ class Released:
         "download it again"
       ) from None
 
+  def tokens(self) -> str:
+    """Return the JSON of the tokenizer for `Vocabulary.opened` and `posexp.data.tokenizer.Given`.
+
+    Documents begin with the token that the tokenizer puts before a text, or else end with the one
+    that the config names as the end.
+
+    Raises:
+      UserError: the folder has no tokenizer.
+    """
+    library = self.tokenizer()
+    if library is None:
+      raise UserError(
+        f"{self.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
+        "tokenizer there, too, or give tokens to posexp.load"
+      )
+    ends = self.config.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    begin = next(iter(library.encode("").ids or ends), 0)
+    content = {"kind": "given", "tokenizer": library.to_str(), "size": self.vocab_size}
+    content |= {"end": begin, "stops": ends, "length": self.longest}
+    return json.dumps(content, ensure_ascii=False)
+
   def spec(self, model: Options | None = None, encoding: Options | None = None) -> Any:
     """Return the specification of the model, with its own options or others.
 
     Raises:
-      UserError: the config asks for sizes that do not suit each other.
+      UserError: there is no such option, or the config asks for sizes that do not suit each other.
     """
     try:
-      size = Size(**(self.model if model is None else model))
-    except (ValueError, TypeError) as error:
-      raise UserError(f"{self.folder.name}: its config.json asks for model.{error}") from None
+      size = build(Size, self.model if model is None else model, "model")
+    except UserError as error:
+      if model is not None:
+        raise
+      raise UserError(f"{self.folder.name}: its config.json asks for {error}") from None
     made = make_encoding(self.encoding if encoding is None else encoding)
     if self.family.causal:
       return LanguageModelSpec(self.vocab_size, made, size)
@@ -219,17 +245,23 @@ class Released:
     left = self.files.keys() - {piece.name for piece in found} - copies
     if self.head is None and not self.family.causal:  # the encoder alone is read
       left = {each for each in left if not each.startswith("^")}
-    if strange := sorted(each for each in left if not ignored(each)):
+    known = rf"\^?(.*\.)?({'|'.join(COMMON['ignored'])})|{EYES}"  # no parameters of what is read
+    if strange := sorted(each for each in left if not re.fullmatch(known, each)):
       raise UserError(
         f"{self.folder.name}: {self.files[strange[0]]} is none of the tensors that its config.json "
         "asks for"
       )
     return found
 
-
-def ignored(name: str) -> bool:
-  """Return whether a tensor is known to be no parameter of what is read."""
-  return re.fullmatch(rf"\^?(.*\.)?({IGNORED})|{EYES}", name) is not None
+  def classifier(self, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Return the parameters of the head that tells these labels apart, if it is the file's."""
+    name, given = self.family.names.get("classes", ""), self.config.get("id2label")
+    same = isinstance(given, dict) and [*given.values()] == [*labels]
+    if not same or self.config.get("architectures") != [self.family.architecture]:
+      return {}
+    width, classes = self.folder.shape(self.files[f"{name}.weight"])[::-1]
+    shapes: dict[Path, Shape] = {("head", "kernel"): (width, classes), ("head", "bias"): (classes,)}
+    return _held(self, pieces(self.family._replace(names={"head": name}), shapes, 1))
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:
@@ -247,6 +279,8 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
     body = short.startswith(family.base)
     short = short.removeprefix(family.base) if body else short
     found[f"^{short}" if not body and short.startswith(heads) else short] = name
+  if "bias" in family.names and (own := found.pop(f"{family.names['head']}.bias", None)):
+    found[family.names["bias"]] = own  # it counts, and the other is a copy of it if words are tied
   return found
 
 
@@ -257,7 +291,7 @@ class Tensor(NamedTuple):
   file: str
   piece: Piece
   number: int
-  swapped: int = 0  # a word that changes its place with word 0
+  word: int = 0  # which changes places with word 0
 
   @property
   def shape(self) -> Shape:
@@ -265,28 +299,34 @@ class Tensor(NamedTuple):
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     found = self.piece.split(self.folder.tensor(self.file))[self.number]
-    if self.swapped:
-      axis = 0 if self.piece.paths[0][-1] in ("table", "bias") else -1
-      order = np.arange(found.shape[axis])
-      order[[0, self.swapped]] = order[[self.swapped, 0]]
-      found = np.take(found, order, axis)
-    return np.asarray(found, dtype)
+    return np.asarray(exchanged(found, self.piece.paths[self.number], self.word), dtype)
 
 
-def parameters(released: Released, spec: Any, end: int = 0) -> dict[str, Tensor]:
+def exchanged(x: np.ndarray, path: Path, word: int) -> np.ndarray:
+  """Return a parameter in which a word and word 0 have changed places, if it has words at all."""
+  words = (path[-1] == "table" and "embed" in path) or path[0] in ("head", "bias")
+  if not words or not word:
+    return x
+  axis = -1 if path[-1] == "kernel" else 0
+  order = np.arange(x.shape[axis])
+  order[[0, word]] = order[[word, 0]]
+  return np.take(x, order, axis)
+
+
+def parameters(released: Released, spec: Any, word: int = 0) -> dict[str, Tensor]:
   """Return the parameters that a file has, by their paths; none is read.
 
-  With `end`, that word and word 0 change places.
+  With `word`, that one and word 0 change places.
   """
-  found = {}
-  words = {released.family.names[each] for each in ("embed", "head")}
-  words |= {released.family.names.get("bias", "")}
-  for piece in released.pieces(spec):
-    swapped = end if {piece.name, piece.name.rpartition(".")[0]} & words else 0
-    for number, path in enumerate(piece.paths):
-      tensor = Tensor(released.folder, released.files[piece.name], piece, number, swapped)
-      found["/".join(map(str, path))] = tensor
-  return found
+  return _held(released, released.pieces(spec), word)
+
+
+def _held(released: Released, held: Sequence[Piece], word: int = 0) -> dict[str, Tensor]:
+  return {
+    "/".join(map(str, path)): Tensor(released.folder, released.files[each.name], each, number, word)
+    for each in held
+    for number, path in enumerate(each.paths)
+  }
 
 
 def tensors(released: Released, spec: Any, params: Any) -> dict[str, np.ndarray]:

@@ -56,7 +56,7 @@ def _launch(train: Train) -> int:
   if args.again:
     args.overrides = again(args.again, args.overrides)
   if any(o.key_or_group == "init" and PREFIX in o.input_line for o in args.overrides):
-    from posexp.released.options import of_released  # slow to import
+    from posexp.training.released_options import of_released  # slow to import
 
     args.overrides = of_released(args.overrides)
   if args.shell_completion:

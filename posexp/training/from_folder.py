@@ -18,7 +18,6 @@ from posexp.config.overrides import read
 from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
-from posexp.released.options import overrides, tokens_of
 from posexp.released.weights import Released, parameters
 from posexp.runs import Run
 from posexp.runs.identity import settings
@@ -27,6 +26,7 @@ from posexp.tasks.contract import Task
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
+from posexp.training.released_options import overrides
 from posexp.training.restore import TrainedModel
 from posexp.training.setup import Setup
 from posexp.training.step import State, empty, keys, program, split
@@ -82,14 +82,23 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
 def keep_tokens(released: Released, folder: Path) -> None:
   """Write the tokenizer of a released model where a run keeps its own, if none is there."""
   if storage.read(folder / "tokenizer.json") is None:
-    storage.write(folder / "tokenizer.json", tokens_of(released))
+    storage.write(folder / "tokenizer.json", released.tokens())
 
 
-def of_folder(released: Released, task: Task, folder: Path) -> Mapping[str, Any]:
-  """Return the weights by their paths, none of which is read yet, with words as a run has them."""
+def of_folder(
+  released: Released, task: Task, folder: Path, labels: Sequence[str] = ()
+) -> Mapping[str, Any]:
+  """Return the weights by their paths, none of which is read yet, with words as a run has them.
+
+  Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
+  """
   end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
   found = parameters(released, released.spec(), end)
-  return {plain(name): each for name, each in found.items()}
+  own = {plain(name): each for name, each in found.items()}
+  if released.family.causal:
+    return own
+  body = {name: each for name, each in own.items() if not name.startswith("head/")}
+  return body | released.classifier(labels)
 
 
 def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:

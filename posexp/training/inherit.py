@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from collections.abc import Mapping
@@ -56,11 +55,12 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
   Raises:
     UserError: a parameter has another size in the parent, which is damaged, or has no checkpoint.
   """
-  state, path = program.init(setup.config["seed"]), parents.path_of(setup.config)
-  own, name = _by_path(state.params), released_name(setup.config)
+  path, name = parents.path_of(setup.config), released_name(setup.config)
+  own = _by_path(program.shapes.params)
   if name:
     released, step, before = Released.open(name), 0, {"validation": {}}
-    path, theirs = Path(name), of_folder(released, setup.task, folder)
+    labels = getattr(data, "label_names", ())
+    path, theirs = Path(name), of_folder(released, setup.task, folder, labels)
     config = {"encoding": released.encoding["encoding"], "model": released.model}
     config |= released.encoding
   else:
@@ -85,12 +85,11 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
       log.info("          %s: %s%s", label, ", ".join(names[:NAMED]), more)
   found = {"step": step, "taken": taken, "new": new, "dropped": dropped} | before
   storage.write(folder / NOTES, json.dumps(found, indent=2) + "\n")
-  flat, tree = jax.tree.flatten(state.params)
-  values = [
-    jax.device_put(np.asarray(theirs[name], leaf.dtype), leaf.sharding) if name in theirs else leaf
-    for name, leaf in zip(own, flat, strict=True)
+  given = [  # each is read and put on devices before the next one
+    jax.device_put(np.asarray(theirs[name], leaf.dtype), leaf.sharding) if name in theirs else None
+    for name, leaf in own.items()
   ]
-  return dataclasses.replace(state, params=jax.tree.unflatten(tree, values))
+  return program.init(setup.config["seed"], given)
 
 
 def of_parent(folder: Path) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def _before(parent: Run) -> dict[str, Any]:
   }
 
 
-def _by_path(tree: Any) -> dict[str, jax.Array]:
+def _by_path(tree: Any) -> dict[str, Any]:
   """Return the parameters by their paths; words have one, be there a table of positions or not."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]

@@ -17,10 +17,10 @@ from posexp.encodings.rotation import PairRotation
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.released import PREFIX
-from posexp.released.options import changed
 from posexp.released.weights import Released, parameters, tensors
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.from_folder import plain
+from posexp.training.released_options import changed
 from posexp.training.restore import open_alone, with_options
 
 
@@ -142,6 +142,12 @@ def filled(build: Any, found: dict[str, Any], dtype: str) -> nnx.Module:
       f"{named(missing[0])} is no parameter of the released model: it must be trained"
     )
   leaves = sorted(nnx.to_flat_state(params), key=lambda each: -each[1].size)
+  for path, leaf in leaves:
+    there = found[named(path)].shape
+    if there != leaf.shape:
+      raise UserError(
+        f"{named(path)} is {[*there]} in the released model and {[*leaf.shape]} with these options"
+      )
   flat = {  # large ones first, while there is room for their copies
     path: leaf.replace(jax.device_put(np.asarray(found[named(path)], dtype)))
     for path, leaf in leaves
@@ -164,6 +170,8 @@ def load(name: str | Path, *options: str) -> Loaded:
   Raises:
     UserError: it cannot be read, or an option does not suit it.
   """
+  if wrong := [each for each in options if "=" not in each]:
+    raise UserError(f"{wrong[0]}: give an option with its value, as in rope.base=10000")
   typed = dict(each.split("=", 1) for each in options)
   if not str(name).startswith(PREFIX):
     trained = open_alone(Path(name), LanguageModeling, "posexp.load reads language models")

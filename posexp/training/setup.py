@@ -22,7 +22,6 @@ from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
 from posexp.released import PREFIX
-from posexp.released.options import record
 from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
 from posexp.tasks import make_task
@@ -30,6 +29,7 @@ from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
+from posexp.training.released_options import record
 from posexp.training.step import Program, parameters, program
 
 PER_TOKEN = 8  # vectors that a layer keeps of each token for its gradient, at the least

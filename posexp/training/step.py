@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ class Program(NamedTuple):
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
   shapes: State  # the shapes and devices of a state
-  init: Callable[[int], State]  # from the seed
+  init: Callable[..., State]  # from the seed, and from parameters that are not to be drawn
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
   clear: Callable[[State], State]  # with an empty window; the state is donated
@@ -155,9 +155,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   def start(given: list[Array]) -> State:
     _, params, settings = split(spec.build(GivenRngs(given)))
     step, carry = jnp.zeros((), jnp.int32), model.initial_carry(rows)
-    state = State(step, params, settings, optimizer.init(params), empty(names), carry)
-    # Checkpoints lose weak types; the step would then be compiled twice.
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
+    return strong(State(step, params, settings, optimizer.init(params), empty(names), carry))
 
   @functools.cache
   def carry(rows: int) -> Any:
@@ -169,11 +167,35 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   init = jax.jit(start, out_shardings=where, compiler_options=quickly(mesh))
   shapes = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), state, where)
 
-  def init_from(seed: int) -> State:
-    return init(keys_at(paths, keys(seed)))
+  def init_from(seed: int, given: Sequence[Array | None] = ()) -> State:
+    """Return the first state; parameters that are `given`, in their order, are not drawn."""
+    streams = keys_at(paths, keys(seed))
+    if not given:
+      return init(streams)
+
+    def drawn(params: Any) -> list[Any]:
+      pairs = zip(given, jax.tree.leaves(params), strict=True)
+      return [leaf for known, leaf in pairs if known is None]
+
+    def rest(streams: list[Array]) -> State:
+      made = start(streams)  # of which XLA computes only what is returned
+      return made.replace(params=drawn(made.params), opt_state=())
+
+    layout = where.replace(params=drawn(where.params), opt_state=())
+    made = jax.jit(rest, out_shardings=layout, compiler_options=quickly(mesh))(streams)
+    new = iter(made.params)
+    leaves = [next(new) if known is None else known for known in given]
+    params = jax.tree.unflatten(jax.tree.structure(where.params), leaves)
+    begin = jax.jit(lambda params: strong(optimizer.init(params)), out_shardings=where.opt_state)
+    return made.replace(params=params, opt_state=begin(params))
 
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
   return Program(graphdef, mesh, shapes, init_from, carry, *functions)
+
+
+def strong(tree: Any) -> Any:
+  """Return arrays without weak types, which checkpoints lose: a step would be compiled twice."""
+  return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)
 
 
 def quickly(mesh: Mesh) -> dict[str, int] | None:

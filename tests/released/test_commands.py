@@ -14,7 +14,13 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import posexp
-from posexp import evaluate, generate
+from posexp import evaluate, export, generate
+from posexp.encodings import encoding
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.transformer import Size
+from posexp.training.devices import mesh_for
+from posexp.training.optimizer import Training
+from posexp.training.step import program
 
 MODELS = Path(__file__).parent / "models"
 TEXT = "the cat sat on the mat and the dog sat by the door of the house where it was cold. "
@@ -117,6 +123,25 @@ def test_training_goes_on_from_its_weights(llama, there, other):
   if not other:  # at step 0 these are the released weights
     found = typed(evaluate, f"hf:{llama}", *data, "train.batch_size=4", "--split", "validation")
     assert found["on"]["loss"] == pytest.approx(row["validation/loss"], rel=1e-4)
+    one = typed(export, path, "one")
+    given = [*data, "init=hf:one", "seed=0", "train.steps=0", *TINY[1:], "runs=again"]
+    assert order.command(*given).status == 0
+    two = typed(export, order.only("again"), "two")
+    for file, again in zip(one, two, strict=True):
+      assert file.name == again.name
+      assert file.name == "README.md" or file.read_bytes() == again.read_bytes()
+
+
+def test_parameters_that_are_given_are_not_drawn():
+  spec = LanguageModelSpec(11, encoding("rpr", k=2), Size(d_model=8, num_heads=2, d_ff=8))
+  compiled = program(spec, Training(), 1, mesh_for(np.array([1])))
+  drawn = compiled.init(0)
+  leaves, tree = jax.tree.flatten(drawn.params)
+  given = [None if number % 2 else leaf + 1 for number, leaf in enumerate(leaves)]
+  state = compiled.init(0, given)
+  expected = [old if new is None else new for new, old in zip(given, leaves, strict=True)]
+  jax.tree.map(np.testing.assert_array_equal, state.params, tree.unflatten(expected))
+  jax.tree.map(np.testing.assert_array_equal, state.opt_state, drawn.opt_state)
 
 
 def test_an_encoder_classifies(there):

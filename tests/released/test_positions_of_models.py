@@ -93,7 +93,11 @@ def test_frequencies_are_those_of_the_formula(tmp_path):
   [
     ("llama9", {}, "model_type='llama9', and posexp reads positions of llama, .*gpt_oss"),
     ("llama", {"rope_scaling": {"rope_type": "warp"}}, "rope_type='warp', and posexp has default,"),
-    ("llama", {"rope_scaling": {"type": "linear", "factor": 2, "warp": 1}}, "has warp=1 for"),
+    (
+      "llama",
+      {"rope_scaling": {"type": "linear", "factor": 2, "warp": 1}},
+      "has warp=1, which posexp does not know for rope_type=linear",
+    ),
     ("bert", {"position_embedding_type": "relative_key"}, "posexp has 'absolute' alone"),
     ("bert", {}, "no weights in it"),
     ("mpt", {"attn_config": {"alibi_bias_max": 4}}, "alibi_bias_max=8 alone"),

@@ -115,7 +115,7 @@ REFUSED = {
     "llama",
     {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "mscale": 1}},
     {},
-    "mscale=1 for rotations of rope_type=linear",
+    "mscale=1, which posexp does not know for rope_type=linear",
   ),
   "no factor": ("llama", {"rope_parameters": {"rope_type": "linear"}}, {}, "has no factor for"),
   "scaled layers": (

@@ -1,11 +1,11 @@
-"""Options of a released model: those that its config asks for, and others in their place."""
+"""Options of a run of a released model: what its config asks for, or others in their place."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from posexp.config.overrides import read
 from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
 from posexp.released import PREFIX
-from posexp.released.families import Options
+from posexp.released.families import Options, by_layer
 from posexp.released.weights import Released
 
 
@@ -30,54 +30,40 @@ def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Opti
   Raises:
     UserError: an option is of none of these.
   """
-  model, encoding = dict(released.model), dict(released.encoding)
-  name = typed.get("encoding", own := encoding["encoding"])
-  if name != own:
-    first = {}
-    if name == "rope" and own == "by_layer":
-      words = next(each for each in encoding["by_layer"]["pattern"] if "rope" in each).split(
-        "rope "
-      )[1]
-      first = dict(word.split("=", 1) for word in words.split() if not word.startswith("window="))
-    encoding = {"encoding": name} | ({name: first} if first else {})
-  turns = {key.removeprefix("rope."): each for key, each in typed.items() if key[:5] == "rope."}
-  if "scaling" in turns:  # whose options are not those of the one that it replaces
-    needs = SCALINGS[turns["scaling"]].needs if turns["scaling"] in SCALINGS else ()
-    turns = {"trained_length": released.longest} | turns if "trained_length" in needs else turns
-    gone = {"factor", "attention_factor"}.union(
-      *(each.needs + each.takes for each in SCALINGS.values())
-    )
+  model, encoding, layers = dict(released.model), dict(released.encoding), released.layers
+  own = encoding["encoding"]
+  name = typed.get("encoding", own)
+  given = {key.removeprefix("rope."): each for key, each in typed.items() if key[:5] == "rope."}
+  if layers and name in (own, "rope"):
+    if name != own:
+      layers = [(next((turn for turn, _ in layers if turn), {"layout": "half"}), None)]
+    encoding = by_layer([(turn and _turned(released, turn, given), each) for turn, each in layers])
+    taken = {f"rope.{key}" for key in given} if any(turn for turn, _ in layers) else set()
   else:
-    gone = set()
-  for key, value in typed.items():
+    encoding, taken = encoding if name == own else {"encoding": name}, set()
+  for key in (key for key in typed if key not in taken | {"encoding"}):
     section, _, option = key.partition(".")
     if section == "model":
-      model[option] = value
-    elif section == name != "rope":
-      encoding[section] = dict(encoding.get(section) or {}) | {option: value}
-    elif key != "encoding" and (section != "rope" or name not in ("rope", "by_layer")):
+      model[option] = typed[key]
+    elif section == name:
+      encoding[section] = dict(encoding.get(section) or {}) | {option: typed[key]}
+    else:
       raise UserError(
         f"{key}: {released.folder.name} has encoding={name}, so give encoding= or options of "
         f"{name} or of model"
       )
-  if name == "rope":
-    kept = {key: each for key, each in (encoding.get(name) or {}).items() if key not in gone}
-    encoding[name] = kept | turns
-  elif turns and "by_layer" in encoding:
-    pattern = encoding["by_layer"]["pattern"]
-    encoding["by_layer"] = {"pattern": [with_words(each, turns, gone) for each in pattern]}
   return model, encoding
 
 
-def with_words(part: str, turns: Mapping[str, Any], gone: Set[str]) -> str:
-  """Return a part of a pattern of layers with other options of RoPE, and without some, if it has
-  RoPE.
-  """
-  words = part.split(" ")
-  if "rope" not in words:
-    return part
-  kept = [each for each in words if each.partition("=")[0] not in gone | turns.keys()]
-  return " ".join([*kept, *(f"{key}={str(each).replace(' ', '')}" for key, each in turns.items())])
+def _turned(released: Released, turn: Options, given: Options) -> Options:
+  """Return other options of RoPE; a scaling has none of those of the one that it replaces."""
+  scaling = SCALINGS.get(given.get("scaling", ""))
+  if "scaling" in given:
+    gone = {"factor", "attention_factor"}.union(*(x.needs + x.takes for x in SCALINGS.values()))
+    turn = {key: each for key, each in turn.items() if key not in gone}
+  if scaling and "trained_length" in scaling.needs:
+    turn = turn | {"trained_length": released.longest}
+  return turn | given
 
 
 def overrides(released: Released, typed: Sequence[str], sections: Sequence[str]) -> list[str]:
@@ -119,29 +105,6 @@ def of_released(typed: list[Override]) -> list[Override]:
     return typed
   lines = [each.input_line for each in typed]
   return read(overrides(Released.open(names[-1]), lines, [*encodings_node()]))
-
-
-def tokens_of(released: Released) -> str:
-  """Return the JSON of the folder's tokenizer for `Vocabulary.opened` and `tokenizer.Given`.
-
-  Documents begin with the token that the tokenizer puts before a text, or else end with the one
-  that the config names as the end.
-
-  Raises:
-    UserError: the folder has no tokenizer.
-  """
-  library = released.tokenizer()
-  if library is None:
-    raise UserError(
-      f"{released.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
-      "tokenizer there, too, or give tokens to posexp.load"
-    )
-  ends = released.config.get("eos_token_id")
-  ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-  first = library.encode("").ids
-  begin = first[0] if first else next(iter(ends), 0)
-  content = {"kind": "given", "tokenizer": library.to_str(), "size": released.vocab_size}
-  return json.dumps(content | {"end": begin, "stops": ends}, ensure_ascii=False)
 
 
 def record(name: str) -> dict[str, str]:
