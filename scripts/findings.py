@@ -258,14 +258,14 @@ def tell(folder: Path, *_: object) -> list[str]:
   return ["[How to read these tables](../README.md#how-to-read-a-verdict).", table]
 
 
-def _verdict_row(each: Judged, claim: str) -> list[str]:
-  return [f"{claim} ({each.said['source']})", *each.row()]
+def _verdict_row(each: Judged) -> list[str]:
+  return [f"{each.said['claim']} ({each.said['source']})", *each.row()]
 
 
 def verdicts(folder: Path, *_: object) -> list[str]:
   """Return the verdicts on the claims of a page, as a table."""
   every = judged(folder)[0]
-  rows = [[str(each.number), *_verdict_row(each, each.said["claim"])] for each in every]
+  rows = [[str(each.number), *_verdict_row(each)] for each in every]
   parts = [tabulate(rows, HEADS, "pipe", disable_numparse=True)]
   by_hand: dict[str, list[str]] = {}
   for each in every:
@@ -290,7 +290,7 @@ def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
   """Return all claims with their verdicts and effects, a table for each page."""
   parts = []
   for folder, every in found.items():
-    rows = [_verdict_row(each, each.said["claim"]) for each in every]
+    rows = [_verdict_row(each) for each in every]
     parts.append(f"### [{title(folder)}]({folder.name}/README.md)")
     parts.append(tabulate(rows, HEADS[1:], "pipe", disable_numparse=True))
   return "\n\n".join(parts)
