@@ -38,8 +38,8 @@ def check(argv: list[str]) -> bool:
   from posexp.analysis.conformance import examine
   from posexp.encodings import check_limit, make_encoding
   from posexp.encodings.sinusoids import REACH
-  from posexp.models.block import Size
   from posexp.models.positions import Positions
+  from posexp.models.size import Size
 
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0

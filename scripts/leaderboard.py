@@ -1,13 +1,13 @@
 """Draws the pages of docs/leaderboard from records, and freezes a suite.
 
-    python scripts/leaderboard.py            README.md, its page, heat maps and LaTeX; pilot.md
+    python scripts/leaderboard.py            README.md, its page, heat maps and LaTeX; columns.md
     python scripts/leaderboard.py --freeze   writes what is frozen to the end of the suite's file:
                                              digests of test examples and of code, and what
                                              calibration compares
 
-Published rows are docs/leaderboard/records/*.parquet. Pilots are provisional rows of several
-encodings, in docs/leaderboard/pilot/; a file NAME@2.parquet there has runs with two threads. What
-stands between the comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
+Published rows are docs/leaderboard/records/*.parquet; docs/leaderboard/rope@2.parquet
+has runs with two threads. What stands between the comments `<!-- tables -->` and `<!-- end -->` is
+written here, all else by hand.
 """
 
 from __future__ import annotations
@@ -59,10 +59,9 @@ def freeze(file: Path) -> None:
   print(f"{file}: suite {suite.name} is {Suite.read(file).digest}")
 
 
-def standings(folder: Path, suite: Suite, pilot: bool = False) -> list[Standing]:
-  """Return the rows in a folder; pilots may be of what the suite was before it was frozen."""
-  files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
-  return [each for file in files for each in of_file(file, suite, any_suite=pilot)]
+def standings(folder: Path, suite: Suite) -> list[Standing]:
+  """Return the rows in a folder."""
+  return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
 
 
 def fill(name: str, text: str) -> None:
@@ -71,22 +70,22 @@ def fill(name: str, text: str) -> None:
   storage.write(file, BLOCK.sub(lambda m: m[1] + "\n" + text + m[2], file.read_text("utf-8")))
 
 
-def seconds(rows: Sequence[Standing], column: str, threads: str = "") -> str:
-  """Return the processor seconds of a run of `rope`, with one thread or with two."""
+def seconds(rows: Sequence[Standing], column: str) -> str:
+  """Return the processor seconds of a run of `rope` among some rows."""
   found = [
     value
     for row in rows
-    if row.name.endswith("@2") == bool(threads) and row.about["encoding"] == "rope"
+    if row.about["encoding"] == "rope"
     for (name, _), value in row.seconds().items()
     if name == column
   ]
   return f"{statistics.median(found):.0f}" if found else MISSING
 
 
-def pilot(suite: Suite) -> str:
-  """Return the table of pilots: what each column can tell, and what a run of it costs."""
-  rows = standings(HERE / "pilot", suite, pilot=True)
-  board = Board.of(suite, [row for row in rows if not row.name.endswith("@2")], "default")
+def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
+  """Return the table of what each column can tell, and of what a run of it costs."""
+  twice = standings(HERE, suite)
+  board = Board.of(suite, rows, "default")
   heads = ["column", "side", "best", "its score", "rope", "none", "worst", "SD over seeds"]
   heads += ["learned", "s, one thread", "s, two threads", "control", "why it is in"]
   table = []
@@ -102,10 +101,10 @@ def pilot(suite: Suite) -> str:
         learned = sum(cell.learned for cell in cells.values())
         found = [order[0], shown[order[0]], shown.get("rope", MISSING), shown.get("none", MISSING)]
         found += [shown[order[-1]], spread, f"{learned}/{sum(len(c.runs) for c in cells.values())}"]
-      costs = [seconds(rows, column.name), seconds(rows, column.name, "two")]
+      costs = [seconds(rows, column.name), seconds(twice, column.name)]
       found = found or [MISSING] * 7
       table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])
-  rest = [] if rows else ["No pilot has been run yet, so no cell has a number."]
+  rest = [] if rows else ["No row has been trained yet, so no cell has a number."]
   return document([Section(f"Suite {suite.name} ({suite.digest})", (heads, table), rest)])
 
 
@@ -130,7 +129,7 @@ def main() -> None:
     for side in dict.fromkeys(side for _, side in board.columns)
   )
   fill("README.md", shown + maps + page.markdown(boards) if boards else NOTHING)
-  fill("pilot.md", pilot(suite))
+  fill("columns.md", can_tell(suite, rows))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import VOCAB, paths
 from posexp.encodings import Encoding, Span, encoding
 from posexp.encodings.base import Layer
-from posexp.models.block import Block, Size
+from posexp.models.block import Block
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
+from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.runs.identity import NEUTRAL
 from posexp.training.matching import counts, matched

@@ -23,8 +23,8 @@ from posexp.encodings.rngs import Rngs
 from posexp.parsing.task import Parsing
 from posexp.runs import read_run
 from posexp.tasks import tasks
-from posexp.tasks.contract import score_of
 from posexp.tasks.diagnostic import Diagnostic
+from posexp.tasks.results import score_of
 from posexp.tasks.text_classification import LabeledTexts
 from posexp.tasks.translation import Translation
 from posexp.training.devices import mesh_for

@@ -8,9 +8,9 @@ from posexp.config.checks import as_typed
 from posexp.encodings import encoding
 from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
-from posexp.models.block import Size
 from posexp.models.positions import Positions
 from posexp.models.sampling import Sampling, check_drawn, draw
+from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.training.evaluation import Snapshot
 from posexp.training.loop import check_finite, not_finite

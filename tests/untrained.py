@@ -13,7 +13,8 @@ from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.encodings.rngs import Rngs
 from posexp.runs import RunWriter
-from posexp.tasks.contract import ModelSpec, score_of
+from posexp.tasks.contract import ModelSpec
+from posexp.tasks.results import score_of
 from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
 from posexp.training.step import Program, keys, split

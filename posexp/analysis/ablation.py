@@ -16,7 +16,7 @@ from posexp.errors import UserError
 from posexp.runs import Run
 from posexp.runs.identity import settings
 from posexp.runs.metrics import COST, METRICS, score
-from posexp.tasks.contract import Outputs
+from posexp.tasks.results import Outputs
 from posexp.training.restore import TrainedModel, terms_of
 
 CHANGES = ("examples", "change", "error", "other")  # what a row says of its difference

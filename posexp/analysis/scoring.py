@@ -20,7 +20,7 @@ from posexp.data.lines import standard_input
 from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
-from posexp.tasks.contract import perplexity
+from posexp.tasks.results import perplexity
 from posexp.training.restore import TrainedModel, with_options
 
 Window = Literal["sliding", "disjoint"]

@@ -95,14 +95,14 @@ class Standing:
     return {key: statistics.median(values) for key, values in every.items()}
 
 
-def of_file(file: Path, suite: Suite, any_suite: bool = False) -> list[Standing]:
+def of_file(file: Path, suite: Suite) -> list[Standing]:
   """Return what the file of a row holds, in each track.
 
   Raises:
-    UserError: it is no such file, or of another suite, unless rows of `any_suite` are asked for.
+    UserError: it is no such file, or of another suite.
   """
   about = about_row(file)
-  if about["suite"] != suite.digest and not any_suite:
+  if about["suite"] != suite.digest:
     raise UserError(
       f"{file}: its runs are of the suite {about['suite']}, and suite {suite.name} is "
       f"{suite.digest}: rows of several suites share no table"

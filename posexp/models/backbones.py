@@ -23,8 +23,8 @@ from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings import layers_of
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
-from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
+from posexp.models.size import Size, Width
 from posexp.models.transformer import filled_up
 
 

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import (
-  Bound,
-  Count,
-  Positive,
-  Share,
-  at_least,
-  between,
-  check,
-  only_with,
-  row_of,
-)
 from posexp.encodings import check_declared
-from posexp.encodings.base import Columns, Encoding, Layer, Relation, whole
+from posexp.encodings.base import Columns, Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
-from posexp.errors import counted
 from posexp.models import attention, logits
 from posexp.models.parts import (
-  BIASES,
   FEED_FORWARDS,
-  PARTS,
-  biased,
   check_unbound,
   norm_of,
   normed,
@@ -41,140 +25,9 @@ from posexp.models.parts import (
   repeated,
   to_all_heads,
 )
+from posexp.models.size import Size
 
-WIDEST = 2**16
-NORMS = {"layer": "norm", "layer_scale": "norm without bias", "rms": "RMS-norm"}
-NORMS["rms_one"] = "RMS-norm of 1 + w"
-BIAS = Bound(
-  f"one of {', '.join(BIASES)}, or of {', '.join(PARTS)} joined by +",
-  lambda bias: bias in BIASES or {*bias.split("+")} <= {*PARTS},
-)
 Norm = Callable[[Array], Array]
-Width = Annotated[int, between(1, WIDEST)]
-Rule = Annotated[
-  str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
-]
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-  """The options of a Transformer, the same for every encoding."""
-
-  backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
-  varied: ClassVar[str] = "d_ff"  # the width that `match` chooses
-  counted_at: ClassVar[None] = None
-  input_scale: ClassVar[float] = 1.0  # multiplies embedded words
-
-  d_model: Width = 128
-  num_heads: Width = 4
-  num_kv_heads: Width | None = None  # of keys and values; None: as many as of queries
-  head_dim: Width | None = None  # None: d_model / num_heads
-  d_ff: Width = 512
-  feed_forward: Annotated[str, row_of(FEED_FORWARDS)] = "relu"
-  num_layers: Annotated[int, between(1, 1000)] = 2
-  dropout: Share = 0.3
-  norm: Literal["pre", "post", "sandwich", "output", "parallel"] = "pre"
-  norm_kind: Literal["layer", "layer_scale", "rms", "rms_one"] = "layer"
-  norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance
-  first_norm: bool = True  # whether the first layer's attention has a norm before it
-  qk_norm: bool = False  # of queries and keys, before positions
-  qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
-  output_gate: bool = False  # of attention
-  bias: Annotated[str, BIAS] = "feed_forward"
-  embed_scale: Literal["sqrt", "none"] = "sqrt"
-  embed_norm: bool = False  # of the sum that enters the first layer
-  token_types: Annotated[int, between(0, WIDEST)] = 0  # rows of a table beside that of words
-  tie_embeddings: bool = False  # the table of words is the output layer, too
-  dtype: Literal["float32", "bfloat16"] = "float32"
-  attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
-  window: Count | None = None  # how far an encoder's tokens see
-  window_ends: Annotated[Literal["strict", "relaxed"], only_with("window")] = "strict"
-  memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
-  same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
-  logits_by: Rule = "none"  # the factor of each query: see posexp/models/logits.py
-  logits_length: Annotated[int, at_least(2)] | None = None
-  logits_growth: Positive | None = None
-  logits_in: Annotated[Literal["all", "full"], only_with("logits_by")] = "all"
-  logits_scale: Positive = 1.0  # multiplies queries beside it
-  logits_cap: Positive | None = None  # c: logits e of attention become c·tanh(e/c)
-  head_cap: Positive | None = None  # the same of the logits of words
-  match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
-  match_to: Annotated[str, only_with("match")] = "none"
-  vectors: str | None = None  # for a classifier: see posexp/data/word_vectors.py
-
-  def __post_init__(self):
-    check(self)
-    logits.check(self.logits_by, self.logits_growth, self.logits_length)
-    if self.num_heads % self.kv_heads:
-      raise ValueError(
-        f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
-      )
-    if self.num_heads * self.width_of_head > WIDEST:
-      raise ValueError(
-        f"num_heads={self.num_heads} heads of head_dim={self.head_dim} are wider than {WIDEST}"
-      )
-
-  @property
-  def width_of_head(self) -> int:
-    """The width of a head."""
-    return self.head_dim or whole(self.d_model, self.num_heads)
-
-  @property
-  def kv_heads(self) -> int:
-    """The number of heads of keys and values; each serves as many heads of queries, in a row."""
-    return self.num_kv_heads or self.num_heads
-
-  def has_bias(self, part: str) -> bool:
-    """Return whether linear maps of this part, as in BIASES, have a bias."""
-    return part in biased(self.bias)
-
-  @property
-  def before(self) -> bool:
-    """Whether the inputs of attention and of the feed-forward network are normed."""
-    return self.norm in ("pre", "sandwich", "parallel")
-
-  @property
-  def behind(self) -> bool:
-    """Whether their outputs are, before they are added."""
-    return self.norm in ("sandwich", "output")
-
-  @property
-  def width(self) -> int:
-    """The width of the vector from which a class is read."""
-    return self.d_model
-
-  def about(self, match: str = "") -> str:
-    """Return a line for the header; `match` is text to put after the matched width."""
-    heads, layers = counted(self.num_heads, "head"), counted(self.num_layers, "layer")
-    wide = f" of {self.head_dim}" if self.head_dim else ""
-    fewer = f" ({self.num_kv_heads} of keys and values)" if self.num_kv_heads else ""
-    unit = "" if self.feed_forward == "relu" else f" {self.feed_forward}"
-    named = {
-      f"bias {self.bias}": self.bias != "feed_forward",
-      "QK norm": self.qk_norm and self.qk_norm_over == "head",
-      "QK norm over all heads": self.qk_norm_over == "all",
-      "no first norm": not self.first_norm,
-      "norm of embeddings": self.embed_norm,
-      f"{self.token_types} token types": self.token_types > 0,
-      f"logits capped at {self.logits_cap}": self.logits_cap is not None,
-      f"words' logits capped at {self.head_cap}": self.head_cap is not None,
-      "output gate": self.output_gate,
-      "tied embeddings": self.tie_embeddings,
-    }
-    norm = f"{self.norm}-{NORMS[self.norm_kind]}"
-    parts = [name for name, on in named.items() if on]
-    width = f"d_ff {self.d_ff}{match}{unit}"
-    sizes = f"d_model {self.d_model}", f"{heads}{wide}{fewer}", layers, width, norm
-    return ", ".join([*sizes, *parts, self.dtype])
-
-  def factor(self, layer: Layer) -> logits.Factor | None:
-    """Return the factor of a layer's queries, None if it is 1."""
-    everywhere = self.logits_in == "all" or (layer.window is None and layer.chunk is None)
-    by = self.logits_by if everywhere else "none"
-    if by == "none" and self.logits_scale == 1:
-      return None
-    given = self.logits_growth, self.logits_length, self.logits_scale
-    return logits.Factor(by, self.num_heads, *given)
 
 
 def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:

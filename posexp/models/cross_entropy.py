@@ -16,8 +16,8 @@ from jax import Array
 from posexp.encodings.base import Linear, capped
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import total
-from posexp.models.block import Size
 from posexp.models.parts import word_table
+from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
 # The most logits to form at once: 16 MiB fit in a CPU's cache.

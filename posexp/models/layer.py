@@ -14,7 +14,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import block
 from posexp.models.attention import ready
-from posexp.models.block import Size
+from posexp.models.size import Size
 
 
 class Attention(nnx.Module):

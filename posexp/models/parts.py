@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import mean, spread
 
 if TYPE_CHECKING:
-  from posexp.models.block import Size
+  from posexp.models.size import Size
 
 
 class RMSNorm(nnx.Module):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from posexp.encodings.span import Span, TermScale
-from posexp.models.block import Size
+from posexp.models.size import Size
 
 
 def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Span:

@@ -26,11 +26,12 @@ from posexp.encodings.base import Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
-from posexp.models.block import Block, Size, drop
+from posexp.models.block import Block, drop
 from posexp.models.cache import Cache, Memory
 from posexp.models.logits import RULES
 from posexp.models.parts import norm_of
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
+from posexp.models.size import Size
 
 
 def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:

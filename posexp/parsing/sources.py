@@ -16,7 +16,8 @@ from posexp.parsing.encoded import TAGGED
 from posexp.parsing.task import Parsing
 from posexp.parsing.treebank import TreebankData
 from posexp.parsing.trees import Tree
-from posexp.tasks.contract import Snapshot, prefixed
+from posexp.tasks.contract import Snapshot
+from posexp.tasks.results import prefixed
 
 Names = str | tuple[str, ...] | None  # of files, or globs
 

@@ -21,16 +21,8 @@ from posexp.parsing.encoded import TAGGED, Lexicon, kept_lexicon
 from posexp.parsing.treebank import TreebankData
 from posexp.parsing.trees import Tree
 from posexp.runs.predictions import Columns, write_predictions
-from posexp.tasks.contract import (
-  Outputs,
-  Snapshot,
-  Task,
-  aligned,
-  parts,
-  prefixed,
-  result_rows,
-  rows_of,
-)
+from posexp.tasks.contract import Snapshot, Task
+from posexp.tasks.results import Outputs, aligned, parts, prefixed, result_rows, rows_of
 
 if TYPE_CHECKING:
   from posexp.encodings.span import TermScale

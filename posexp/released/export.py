@@ -26,8 +26,8 @@ from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
-from posexp.models.block import Size
 from posexp.models.parts import biased
+from posexp.models.size import Size
 from posexp.released.families import (
   FAMILIES,
   RENAMED,

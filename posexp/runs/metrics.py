@@ -51,7 +51,7 @@ METRICS = {
     Metric("nll", "nll", higher_is_better=False),
     Metric("bits_per_byte", "bits per byte", higher_is_better=False),
     Metric("bits_per_char", "bits per character", higher_is_better=False),
-    Metric("gain", "gain from context in bits per byte"),
+    Metric("gain", "gain in bits per byte"),
     Metric("slope", "loss per doubling of the context", "+.4f", higher_is_better=False),
     Metric("holds_to", "context that it holds to", ",.0f"),
     Metric("word_perplexity", "perplexity per word", ".2f", higher_is_better=False),

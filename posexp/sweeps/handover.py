@@ -107,7 +107,7 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
     UserError: an option has no effect, or has no such value.
   """
   from posexp.tasks import make_task
-  from posexp.tasks.contract import score_of
+  from posexp.tasks.results import score_of
 
   for o in overrides:
     if o.key_or_group in ("seeds", "workers") or o.key_or_group.startswith(f"{TUNE}."):

@@ -13,7 +13,8 @@ from posexp.data import batches
 from posexp.data.examples import Examples
 from posexp.data.splits import Rows
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, rows_of
+from posexp.tasks.contract import Snapshot, Task
+from posexp.tasks.results import Outputs, prefixed, rows_of
 
 if TYPE_CHECKING:
   from posexp.models.classifier import ClassifierSpec

@@ -15,11 +15,10 @@ import numpy as np
 from posexp.config.checks import Count, Name, between, check
 from posexp.runs.lengths import REACHED, extrapolation
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import (
-  ModelSpec,
+from posexp.tasks.contract import ModelSpec, Snapshot, Task
+from posexp.tasks.drawn import Answers, Drawn, Example
+from posexp.tasks.results import (
   Outputs,
-  Snapshot,
-  Task,
   aligned,
   by_row,
   metric_of,
@@ -28,7 +27,6 @@ from posexp.tasks.contract import (
   rows_of,
   token_scores,
 )
-from posexp.tasks.drawn import Answers, Drawn, Example
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)

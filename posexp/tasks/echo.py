@@ -18,7 +18,8 @@ import numpy as np
 from posexp.config.checks import Count, Name, between, check
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
-from posexp.tasks.contract import Data, Outputs, Snapshot, Task, by_row, result_table, token_scores
+from posexp.tasks.contract import Data, Snapshot, Task
+from posexp.tasks.results import Outputs, by_row, result_table, token_scores
 
 if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec

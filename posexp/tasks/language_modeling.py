@@ -23,11 +23,9 @@ from posexp.runs.context_losses import BEFORE, LEAST_GAIN, write_context_losses
 from posexp.runs.predictions import write_predictions
 from posexp.status import doing
 from posexp.tasks import byte_ngrams, windows
-from posexp.tasks.contract import (
-  Data,
+from posexp.tasks.contract import Data, Snapshot, Task
+from posexp.tasks.results import (
   Outputs,
-  Snapshot,
-  Task,
   aligned,
   by_row,
   metric_of,

@@ -21,7 +21,8 @@ from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
-from posexp.tasks.contract import Snapshot, aligned, result_rows
+from posexp.tasks.contract import Snapshot
+from posexp.tasks.results import aligned, result_rows
 
 ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
 

@@ -21,10 +21,10 @@ from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
-from posexp.tasks.contract import (
+from posexp.tasks.contract import Snapshot, Task
+from posexp.tasks.parallel import ParallelData, TextPair
+from posexp.tasks.results import (
   Outputs,
-  Snapshot,
-  Task,
   aligned,
   metric_of,
   parts,
@@ -35,7 +35,6 @@ from posexp.tasks.contract import (
   score_of,
   token_scores,
 )
-from posexp.tasks.parallel import ParallelData, TextPair
 
 if TYPE_CHECKING:
   from posexp.models.decoding import Search

@@ -16,7 +16,7 @@ from jax import Array
 from posexp.data.examples import Batch
 from posexp.encodings.span import TermScale
 from posexp.errors import NotFinite
-from posexp.tasks.contract import Outputs
+from posexp.tasks.results import Outputs
 from posexp.training.devices import shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State

@@ -22,7 +22,8 @@ from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
 from posexp.tasks import TASKS
-from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
+from posexp.tasks.contract import Data, ModelSpec
+from posexp.tasks.results import declared, prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard

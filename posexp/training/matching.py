@@ -20,8 +20,8 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.kernels.target import compiling
 from posexp.models.backbones import AnySize
-from posexp.models.block import Size
 from posexp.models.positions import CONSECUTIVE
+from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.training.step import split
 

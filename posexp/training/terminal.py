@@ -15,7 +15,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posexp.config import show_options
 from posexp.errors import near, printable
 from posexp.runs.metrics import declared, score
-from posexp.tasks.contract import Data, ModelSpec, Task, metric_of
+from posexp.tasks.contract import Data, ModelSpec, Task
+from posexp.tasks.results import metric_of
 from posexp.training.processes import is_main_process
 
 log = logging.getLogger("posexp")

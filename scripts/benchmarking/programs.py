@@ -27,7 +27,8 @@ from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
-from posexp.tasks.contract import ModelSpec, Outputs
+from posexp.tasks.contract import ModelSpec
+from posexp.tasks.results import Outputs
 from posexp.tasks.translation import decode
 from posexp.training import devices, step
 from posexp.training.evaluation import Snapshot

@@ -16,7 +16,7 @@ from flax import nnx
 from posexp.analysis import probe
 from posexp.encodings import all_encodings
 from posexp.encodings.rngs import Rngs
-from posexp.models.block import Size
+from posexp.models.size import Size
 from posexp.parsing.encoded import UNKNOWN
 from posexp.parsing.model import Parser, ParserSpec, uniform
 

@@ -18,7 +18,7 @@ from posexp.parsing import grammar, sources, trees
 from posexp.parsing.sources import Grammar
 from posexp.runs import read_run
 from posexp.runs.predictions import load_predictions
-from posexp.tasks.contract import result_table
+from posexp.tasks.results import result_table
 from posexp.training.restore import open_trained
 
 
