@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[Line]:
-  """Yield the texts, or without any the lines of standard input less what ends them, \n or \r\n.
+  """Yield the texts; if there are none, the lines of standard input, without their line ends.
 
   Raises:
     UserError: a line is not UTF-8 or too long.

@@ -49,7 +49,7 @@ def ntk(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
 
 
 def dynamic(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
-  """Return those of `ntk` with 1 + s(n − L₀)/L₀ in place of s, as Hugging Face does; ω_t to L₀."""
+  """Return what `ntk` gives with 1 + s(n − L₀)/L₀ in place of s (Hugging Face); up to L₀, ω_t."""
   beyond = np.maximum(n - rope.trained_length, 0) / rope.trained_length
   base = rope.base * (1 + rope.factor * beyond) ** _power(turning)
   return base ** (-np.arange(0, turning, 2) / turning)

@@ -190,9 +190,10 @@ def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
 
 
 def largest(x: Array, count: int, *, first: int) -> tuple[Array, Array]:
-  """Compute `jax.lax.top_k` of x [...,V] without the `first` ones: values, indices [...,count].
+  """Return the largest values of x [...,V] from index `first` on, and their indices: [...,count].
 
-  It searches only the blocks with the largest maxima, which takes a CPU a third of the time.
+  This is `jax.lax.top_k`, but only the blocks with the largest maxima are searched, which
+  takes a third of the time on a CPU.
   """
   index = jnp.arange(x.shape[-1])
   blocks = x.shape[-1] // BLOCK

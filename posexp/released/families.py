@@ -131,7 +131,7 @@ class Asked:
     return value
 
   def said(self, entry: Any) -> Any:
-    """Return the value of an option, as a row says where it stands.
+    """Return the value of an option: that of the config's key `entry`, or `entry` itself.
 
     Raises:
       UserError: the config has none of the values that posexp has.
@@ -274,17 +274,17 @@ def by_layer(layers: Layers | Options) -> Options:
 
 
 def plain(ask: Asked, base: str = "rope_theta") -> Layers:
-  """Return those of Llama: the same RoPE in all layers."""
+  """Return the layers of Llama: the same RoPE in all of them."""
   return [(rope(ask, base), None)]
 
 
 def neox(ask: Asked) -> Layers:
-  """Return those of GPT-NeoX, whose base has a name of its own."""
+  """Return the layers of GPT-NeoX, whose base has a name of its own."""
   return plain(ask, "rotary_emb_base")
 
 
 def everywhere(ask: Asked) -> Layers:
-  """Return those of Mistral: and the same window."""
+  """Return the layers of Mistral: the same RoPE and window in all of them."""
   return [(rope(ask), ask("sliding_window"))]
 
 
@@ -295,18 +295,18 @@ def sliding(ask: Asked, slides: Callable[[int], bool], window: int | None) -> La
 
 
 def even(ask: Asked) -> Layers:
-  """Return those of Gemma 2."""
+  """Return the layers of Gemma 2."""
   return sliding(ask, lambda layer: layer % 2 == 0, ask("sliding_window"))
 
 
 def last(ask: Asked) -> Layers:
-  """Return those of Qwen 2."""
+  """Return the layers of Qwen 2, of which the last ones may have a window."""
   window = ask("sliding_window") if ask("use_sliding_window") else None
   return sliding(ask, lambda layer: layer >= ask("max_window_layers"), window)
 
 
 def smollm3(ask: Asked) -> Layers:
-  """Return those of SmolLM3, of which some do not turn."""
+  """Return the layers of SmolLM3, of which every fourth, say, has no positions."""
   every, count = ask.number("no_rope_layer_interval"), ask.number("num_hidden_layers")
   turns = ask("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
   if len(turns) != count:
@@ -335,19 +335,19 @@ def two_ropes(
 
 
 def gemma3(ask: Asked) -> Layers:
-  """Return those of Gemma 3."""
+  """Return the layers of Gemma 3."""
   bases, every = ("rope_theta", "rope_local_base_freq"), ask.number("sliding_window_pattern")
   return two_ropes(ask, bases, (True, False), "sliding_window", lambda i: (i + 1) % every == 0)
 
 
 def modernbert(ask: Asked) -> Layers:
-  """Return those of ModernBERT."""
+  """Return the layers of ModernBERT."""
   bases, every = ("global_rope_theta", "local_rope_theta"), ask.number("global_attn_every_n_layers")
   return two_ropes(ask, bases, (True, True), "local_attention", lambda i: i % every == 0)
 
 
 def roberta(ask: Asked) -> Options:
-  """Return a table whose first rows, up to that of padding, no position has."""
+  """Return learned positions: a table whose rows begin after that of padding."""
   first = ask("pad_token_id") + 1
   length = ask.number("max_position_embeddings") - first
   return {"encoding": "learned", "learned": {"length": length, "first": first}}

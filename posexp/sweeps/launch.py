@@ -97,9 +97,9 @@ def _launch(train: Train) -> int:
 
 
 def _log_as(cfg: DictConfig) -> list[OSError]:
-  """Log as `hydra.job_logging` says; return where errors come for which lines cannot be printed.
+  """Log as `hydra.job_logging` says; return the list to which errors of printing are added.
 
-  Such an error ends no training.
+  Such an error, as of a closed pipe, ends no training.
   """
   logging.raiseExceptions = False
   try:
