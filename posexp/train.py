@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   doing("loading JAX and Flax")
   from posexp.config import plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder, parents
-  from posexp.tasks.results import finished
+  from posexp.tasks.contract import finished
   from posexp.tracking import chosen, repeat
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training

@@ -198,7 +198,7 @@ def test_a_summary_holds_what_tables_show(case, run):
   assert task.score in summary
   assert out.endswith("\n".join(task.table(summary)) + "\n")
   rows = [row for row in read_run(path).history if task.score in row]
-  sign = 1 if score_of(task, task.score).metric.higher_is_better else -1
+  sign = 1 if score_of(task.metrics, task.score).metric.higher_is_better else -1
   best = max(rows, key=lambda row: (sign * row[task.score], -row["validation/loss"]))
   assert summary["step"] == best["step"]
 

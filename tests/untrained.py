@@ -42,7 +42,7 @@ def run(path: Path, *options: str) -> Path:
   data = setup.task.prepare(path)
   spec = setup.model_for(data)
   compiled = setup.program(spec, data, mesh_for(data.rows_of(setup.training.batch_size)))
-  score = score_of(setup.task, setup.task.score)
+  score = score_of(setup.task.metrics, setup.task.score)
   with RunWriter(path, config) as writer:
     writer.metric = score
     writer.save(1, state(compiled, spec), {score.key: 1.0, "validation/loss": 1.0})

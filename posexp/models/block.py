@@ -17,7 +17,6 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import attention, logits
 from posexp.models.parts import (
-  FEED_FORWARDS,
   check_unbound,
   norm_of,
   normed,
@@ -25,7 +24,7 @@ from posexp.models.parts import (
   repeated,
   to_all_heads,
 )
-from posexp.models.size import Size
+from posexp.models.size import FEED_FORWARDS, Size
 
 Norm = Callable[[Array], Array]
 

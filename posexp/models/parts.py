@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,7 @@ from posexp.encodings import name_of
 from posexp.encodings.base import Encoding, LayerNorm
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import mean, spread
-
-if TYPE_CHECKING:
-  from posexp.models.size import Size
+from posexp.models.size import Size
 
 
 class RMSNorm(nnx.Module):
@@ -37,41 +34,6 @@ class RMSNorm(nnx.Module):
     steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
     scale = self.scale[...].astype(jnp.float32) + self.above if self.above else self.scale[...]
     return (wide * spread(steepness, x.shape[-1]) * scale).astype(x.dtype)
-
-
-class Unit(NamedTuple):
-  """What a feed-forward network does between its linear maps: f(up x), or f(gate x) · up x."""
-
-  f: Callable[[Array], Array]
-  gated: bool = False
-
-
-FEED_FORWARDS = {
-  "relu": Unit(jax.nn.relu),
-  "gelu": Unit(functools.partial(jax.nn.gelu, approximate=False)),  # by the error function
-  "gelu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True)),
-  "silu": Unit(jax.nn.silu),
-  "reglu": Unit(jax.nn.relu, gated=True),
-  "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),
-  "geglu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True), gated=True),
-  "swiglu": Unit(jax.nn.silu, gated=True),
-}
-# The linear maps that have a bias. The output gate's is one of "qkv", and "head" is the last layer.
-# Parts may also be named: qkv+out.
-BIASES = {
-  "none": (),
-  "feed_forward": ("feed_forward", "head"),
-  "qkv": ("qkv",),
-  "all": ("qkv", "out", "feed_forward", "head"),
-}
-
-
-PARTS = BIASES["all"]
-
-
-def biased(bias: str) -> tuple[str, ...]:
-  """Return the parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
-  return BIASES.get(bias) or tuple(part for part in bias.split("+") if part != "none")
 
 
 def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:

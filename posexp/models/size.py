@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+import functools
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import jax
+from jax import Array
 
 from posexp.config.checks import (
   Bound,
@@ -19,7 +24,40 @@ from posexp.config.checks import (
 from posexp.encodings.base import Layer, whole
 from posexp.errors import counted
 from posexp.models import logits
-from posexp.models.parts import BIASES, FEED_FORWARDS, PARTS, biased
+
+
+class Unit(NamedTuple):
+  """What a feed-forward network does between its linear maps: f(up x), or f(gate x) · up x."""
+
+  f: Callable[[Array], Array]
+  gated: bool = False
+
+
+FEED_FORWARDS = {
+  "relu": Unit(jax.nn.relu),
+  "gelu": Unit(functools.partial(jax.nn.gelu, approximate=False)),  # by the error function
+  "gelu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True)),
+  "silu": Unit(jax.nn.silu),
+  "reglu": Unit(jax.nn.relu, gated=True),
+  "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),
+  "geglu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True), gated=True),
+  "swiglu": Unit(jax.nn.silu, gated=True),
+}
+# The linear maps that have a bias. The output gate's is one of "qkv", and "head" is the last layer.
+# Parts may also be named: qkv+out.
+BIASES = {
+  "none": (),
+  "feed_forward": ("feed_forward", "head"),
+  "qkv": ("qkv",),
+  "all": ("qkv", "out", "feed_forward", "head"),
+}
+PARTS = BIASES["all"]
+
+
+def biased(bias: str) -> tuple[str, ...]:
+  """Return the parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
+  return BIASES.get(bias) or tuple(part for part in bias.split("+") if part != "none")
+
 
 WIDEST = 2**16
 NORMS = {"layer": "norm", "layer_scale": "norm without bias", "rms": "RMS-norm"}

@@ -178,8 +178,8 @@ class Parsing(Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the results of the best checkpoint on both splits, the baselines, and F1 by length."""
-    rows = [*result_rows(self, summary, EVALUATED, (*MEASURED, "loss"))]
-    blind = result_rows(self, summary, EVALUATED, ("f1", "unlabeled_f1"), "baseline/")
+    rows = [*result_rows(self.metrics, summary, EVALUATED, (*MEASURED, "loss"))]
+    blind = result_rows(self.metrics, summary, EVALUATED, ("f1", "unlabeled_f1"), "baseline/")
     rows += [[f"right-branching, {title}", *values] for title, *values in blind]
     if (best := summary.get("baseline/test/pcfg/f1")) is not None:
       rows.append(["PCFG of the training trees, F1", "", f"{best:.4f}"])

@@ -26,8 +26,7 @@ from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
-from posexp.models.parts import biased
-from posexp.models.size import Size
+from posexp.models.size import Size, biased
 from posexp.released.families import (
   FAMILIES,
   RENAMED,

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
 from posexp.config import nearest
 from posexp.errors import printable
-
-if TYPE_CHECKING:
-  from posexp.reporting.figures import Figure
 
 WIDTH = 100  # columns of a terminal
 CELL = 200  # letters of a cell of a table
@@ -32,7 +29,7 @@ class Section(NamedTuple):
   table: Table
   notes: list[str]
   details: Table | None = None  # every trial, which a page shows when it is asked to
-  figures: Sequence[Figure] = ()
+  figures: Sequence[Any] = ()  # Figures of posexp/reporting/figures.py
 
 
 def one_line(text: str) -> str:

@@ -114,7 +114,7 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
       raise UserError(f"{o.input_line} has no effect with a sweeper of Hydra's: leave it out")
   first = members(Namespace(overrides=read(map(_first, overrides)), multirun=True), compose())[0]
   task = make_task(first.config)
-  metric = score_of(task, task.score).metric
+  metric = score_of(task.metrics, task.score).metric
   (results := folder / "optimization_results.yaml").unlink(missing_ok=True)
   swept = [o.input_line for o in overrides if o.is_sweep_override()]
   asked = _multirun([o.input_line for o in overrides if not o.is_sweep_override()], swept)

@@ -15,6 +15,7 @@ Shapes: B rows of a batch, N examples of a split.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -23,8 +24,10 @@ import numpy as np
 
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
+from posexp.errors import near
+from posexp.runs import Broken, read_config, read_rows, read_summary
 from posexp.runs.metrics import Metric
-from posexp.runs.predictions import Columns
+from posexp.runs.predictions import Columns, are_whole
 from posexp.tasks.results import Outputs, prefixed, result_table
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
   from posexp.encodings.span import TermScale
   from posexp.models.positions import Positions
   from posexp.models.transformer import Size, Stack
+
+log = logging.getLogger("posexp")
 
 
 class ModelSpec(Protocol):
@@ -269,4 +274,29 @@ class Task(Protocol):
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]
-    yield from result_table(self, summary, EVALUATED, names)
+    yield from result_table(self.metrics, summary, EVALUATED, names)
+
+
+def finished(task: Task, folder: Path) -> dict[str, Any] | None:
+  """Return the summary of a finished run; None where files of it are lost, damaged or changed, too.
+
+  Training then makes these files again, from the best checkpoint.
+
+  Raises:
+    UserError: they cannot be read, or the rows of metrics.jsonl, which nothing makes again, were
+      changed.
+  """
+  try:
+    if (summary := read_summary(folder)) is None:
+      return None
+    config = read_config(folder)
+    trial = config is not None and config.get("trial")  # which writes no predictions
+    whole = config is not None and are_whole(folder, task.predicted(summary))
+    if trial or (whole and [*task.table(summary)]):
+      if damage := read_rows(folder)[1]:
+        raise damage
+      return summary
+  except (Broken, LookupError, TypeError, ValueError):
+    pass
+  log.info("%s: lost or changed files of a finished run are made again", near(folder))
+  return None

@@ -117,7 +117,7 @@ class Answering(Task):
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield exact match by length, the gate, and how far the model reaches."""
     for split in ("test", "beyond"):
-      keys = {metric_of(self, name).title: f"{split}/{name}" for name in BY_LENGTH}
+      keys = {metric_of(self.metrics, name).title: f"{split}/{name}" for name in BY_LENGTH}
       keys["blind to order"] = f"chance/{split}/exact_match"
       lengths = parts(summary, f"{split}/exact_match")
       for start in range(0, len(lengths), 12):

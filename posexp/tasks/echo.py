@@ -155,5 +155,5 @@ class Echo(Task):
     return found | {"ceiling/without_memory": data.ceiling}
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    yield from result_table(self, summary, EVALUATED, ("accuracy", "loss"))
+    yield from result_table(self.metrics, summary, EVALUATED, ("accuracy", "loss"))
     yield f"no model without a memory exceeds {summary['ceiling/without_memory']:.4f}"

@@ -254,8 +254,8 @@ class LanguageModeling(sources.Sourced, Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, and what needs no training by gradients."""
-    rows = [*result_rows(self, summary, EVALUATED, SHOWN)]
-    metric = metric_of(self, "bits_per_byte")
+    rows = [*result_rows(self.metrics, summary, EVALUATED, SHOWN)]
+    metric = metric_of(self.metrics, "bits_per_byte")
     for name, title in FLOORS.items():
       floor = summary[f"baseline/test/{name}/bits_per_byte"]
       ahead = f"the model differs by {summary['test/bits_per_byte'] - floor:+.4f}"

@@ -5,63 +5,28 @@ Shapes: N examples of a split.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
-from posexp.errors import near
-from posexp.runs import Broken, read_config, read_rows, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
-from posexp.runs.predictions import are_whole
-
-if TYPE_CHECKING:
-  from posexp.tasks.contract import Task
-
-log = logging.getLogger("posexp")
 
 Outputs = dict[str, np.ndarray]  # arrays [N] or [N,...] over all examples of a split
 
 
-def finished(task: Task, folder: Path) -> dict[str, Any] | None:
-  """Return the summary of a finished run; None where files of it are lost, damaged or changed, too.
-
-  Training then makes these files again, from the best checkpoint.
-
-  Raises:
-    UserError: they cannot be read, or the rows of metrics.jsonl, which nothing makes again, were
-      changed.
-  """
-  try:
-    if (summary := read_summary(folder)) is None:
-      return None
-    config = read_config(folder)
-    trial = config is not None and config.get("trial")  # which writes no predictions
-    whole = config is not None and are_whole(folder, task.predicted(summary))
-    if trial or (whole and [*task.table(summary)]):
-      if damage := read_rows(folder)[1]:
-        raise damage
-      return summary
-  except (Broken, LookupError, TypeError, ValueError):
-    pass
-  log.info("%s: lost or changed files of a finished run are made again", near(folder))
-  return None
-
-
 def result_table(
-  task: Task, summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
+  metrics: Iterable[Metric], summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
 ) -> Iterator[str]:
   """Yield a line for each of the metrics `names` that a split has, with a column per split."""
-  for title, *cells in result_rows(task, summary, splits, names):
+  for title, *cells in result_rows(metrics, summary, splits, names):
     yield f"{title:<24}" + "".join(map("{:>12}".format, cells))
 
 
 def result_rows(
-  task: Task,
+  metrics: Iterable[Metric],
   summary: Mapping[str, Any],
   splits: Iterable[str],
   names: Iterable[str],
@@ -71,7 +36,7 @@ def result_rows(
   if not of:
     yield [f"at step {summary['step']:,}", *splits]
   for name in names:
-    metric = metric_of(task, name)
+    metric = metric_of(metrics, name)
     values = [summary.get(f"{of}{split}/{name}") for split in splits]
     if values.count(None) < len(values):
       yield [
@@ -130,17 +95,20 @@ def perplexity(nats: float) -> float:
   return math.exp(min(nats, 700))  # a float64 holds hardly more
 
 
-def score_of(task: Task, key: str) -> Score:
-  """Return the meaning of a key of the task's rows or summary, such as "validation/accuracy"."""
-  return score(key, METRICS | {metric.name: metric for metric in task.metrics})
+def score_of(metrics: Iterable[Metric], key: str) -> Score:
+  """Return the meaning of a key of rows or of a summary, such as "validation/accuracy".
+
+  `metrics` are those of the task, which may name some differently than METRICS.
+  """
+  return score(key, METRICS | {metric.name: metric for metric in metrics})
 
 
-def metric_of(task: Task, name: str) -> Metric:
-  """Return the meaning of a metric of the task."""
-  return score_of(task, name).metric
+def metric_of(metrics: Iterable[Metric], name: str) -> Metric:
+  """Return the meaning of the name of a metric."""
+  return score_of(metrics, name).metric
 
 
-def declared(task: Task) -> dict[str, Any]:
+def declared(metrics: Iterable[Metric], headline: Iterable[str]) -> dict[str, Any]:
   """Describe a user's own task for the summary, so that it is read without the task's code."""
-  metrics = [metric._asdict() for metric in task.metrics if metric.name not in METRICS]
-  return {"headline": list(task.headline)} | ({"metrics": metrics} if metrics else {})
+  own = [metric._asdict() for metric in metrics if metric.name not in METRICS]
+  return {"headline": [*headline]} | ({"metrics": own} if own else {})

@@ -97,8 +97,8 @@ class LabeledTexts(Classification):
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, beside the bag of words or characters."""
     bag = "characters" if self.tokenizer == "char" else summary.get("bag_of", "words")
-    rows = [*result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1", "loss"))]
-    floor = result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1"), "baseline/")
+    rows = [*result_rows(self.metrics, summary, EVALUATED, ("accuracy", "macro_f1", "loss"))]
+    floor = result_rows(self.metrics, summary, EVALUATED, ("accuracy", "macro_f1"), "baseline/")
     rows += [[f"bag of {bag}, {title}", *cells] for title, *cells in floor]
     accuracies = (
       [summary[f"{of}{split}/accuracy"] for of in ("", "baseline/")] for split in EVALUATED

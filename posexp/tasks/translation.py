@@ -197,8 +197,8 @@ class Translation(Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on all splits, then the parts of those that are tested."""
-    splits = _decoded(summary)
-    yield from result_table(self, summary, splits, (*DECODED, "perplexity", "accuracy", "loss"))
+    splits, names = _decoded(summary), (*DECODED, "perplexity", "accuracy", "loss")
+    yield from result_table(self.metrics, summary, splits, names)
     how = f"beam search of {self.beam}" if self.beam > 1 else "greedy"
     yield f"validation: greedy, on at most {self.bleu_pairs:,} pairs; others: {how}, on all"
     for split in splits:
@@ -216,7 +216,7 @@ class Translation(Task):
     rows = [[f"{split}, by words of source" if words else split, *names]]
     rows += [["sentences", *(f"{summary[f'{split}/examples/{name}']:,}" for name in names)]]
     for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
-      metric = metric_of(self, name)
+      metric = metric_of(self.metrics, name)
       values = [summary.get(f"{split}/{name}/{part}") for part in names]
       shown = ["-" if each is None else format(each, metric.format) for each in values]
       rows.append([metric.title, *shown])
@@ -318,7 +318,7 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
   )
   if short := task.without_bleu(data):
     note = f"BLEU does not apply to {', '.join(short)}: no reference has {bleu.ORDER} tokens"
-    chosen = score_of(task, task.chosen_by(data)).title
+    chosen = score_of(task.metrics, task.chosen_by(data)).title
     note += f"; {chosen} chooses the checkpoint" if task.chosen_by(data) != task.score else ""
     data = dataclasses.replace(data, notes=(*notes, note))
   return data

@@ -81,7 +81,7 @@ def run_training(
     data = setup.task.prepare(run.path)
   doing("building the model")
   rhythm = Rhythm.of(setup, data)
-  run.metric = score_of(setup.task, setup.task.chosen_by(data))
+  run.metric = score_of(setup.task.metrics, setup.task.chosen_by(data))
   run.rewind(-1 if newest is None else newest, rhythm.rows(step))
   spec, program, batches, upcoming = begin(setup, data, step)
   program.update.await_xla()
@@ -94,7 +94,8 @@ def run_training(
   with Trackers(trackers, run, setup.config, facts) as opened:
     terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
     job = Job(run, setup, data, program, rhythm, opened, started)
-    own = {} if type(setup.task) in TASKS.values() else declared(setup.task)
+    task = setup.task
+    own = {} if type(task) in TASKS.values() else declared(task.metrics, task.headline)
     if setup.config.get("trial"):
       own |= {"headline": [run.metric.key]}
     try:

@@ -119,7 +119,7 @@ def _validated(task: Task, row: Mapping[str, float]) -> list[str]:
   found = []
   for name in task.followed:
     if f"validation/{name}" in row:
-      metric = metric_of(task, name)
+      metric = metric_of(task.metrics, name)
       decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
       found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
   return [f"validation {found[0]}", *found[1:]]

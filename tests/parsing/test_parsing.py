@@ -100,7 +100,7 @@ def test_predictions_count_what_the_metrics_are_made_of(drawn):
   assert [line.split()[0] for line in lines[1:6]] == [
     "F1", "recall", "precision", "exact", "unlabeled",
   ]  # fmt: skip
-  (_, first) = result_table(task, summary, ("validation", "test"), ("f1",))
+  (_, first) = result_table(task.metrics, summary, ("validation", "test"), ("f1",))
   assert lines[1].split() == first.split()
   assert any(line.startswith("right-branching, F1") for line in lines)
   (at,) = (i for i, line in enumerate(lines) if line.startswith("PCFG of the training trees, F1"))
