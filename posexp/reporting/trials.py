@@ -30,6 +30,7 @@ class Point(NamedTuple):
   values: dict[str, Any]  # of the options that were tuned
   runs: list[Run]
   mean: float | None  # validation score; None before all trials have ended, and if one diverged
+  loss: float | None = None  # of validation, by which equal scores are told apart
 
   @property
   def typed(self) -> str:
@@ -53,11 +54,14 @@ class Tuning:
 
   @functools.cached_property
   def best(self) -> Point | None:
-    """The point with the best mean of those with the most seeds, of equals the first; if any."""
+    """The point with the best mean of those with the most seeds, if there is any.
+
+    Of equals, as where all are right, it is that with the lower validation loss, then the first.
+    """
     most = max(len(point.runs) for point in self.points)
     sound = [each for each in self.points if each.mean is not None and len(each.runs) == most]
     sign = 1 if self.score is None or self.score.metric.higher_is_better else -1
-    return max(sound, key=lambda each: sign * each.mean, default=None)
+    return max(sound, key=lambda each: (sign * each.mean, -(each.loss or 0.0)), default=None)
 
   def among(self, values: Mapping[str, Any]) -> Tuning:
     """Return the trials that have some values of the options that were tuned."""
@@ -119,13 +123,19 @@ def _tuning(trials: Sequence[Run]) -> Tuning:
     seeds.setdefault(run.digest, []).append(run)
   points = []
   for runs in seeds.values():
-    scores = [run.score(of.key) if of else None for run in runs]
-    mean = None if None in scores else statistics.fmean(scores)
-    points.append(Point({key: options[runs[0].path].get(key) for key in tuned}, runs, mean))
+    mean = _mean(runs, of.key) if of else None
+    values = {key: options[runs[0].path].get(key) for key in tuned}
+    points.append(Point(values, runs, mean, _mean(runs, "validation/loss")))
   # Numbers by their size, and texts by the alphabet.
   points.sort(key=lambda each: [(number(v) or 0.0, v) for v in map(as_typed, each.values.values())])
   settings = {key: value for key, value in trials[0].settings.items() if key not in tuned}
   return Tuning(trials[0].trial, settings, points, of, "")
+
+
+def _mean(runs: Sequence[Run], key: str) -> float | None:
+  """Return the mean of a score, None if a run lacks it."""
+  scores = [run.score(key) for run in runs]
+  return None if None in scores else statistics.fmean(scores)
 
 
 UNTUNED = (*BOOKKEEPING, "init", "task")  # sections of a config in which trials have no choice
