@@ -1,4 +1,4 @@
-"""The options of a Transformer."""
+"""The options of a Transformer, and the tables from which they choose."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Outputs = dict[str, np.ndarray]  # arrays [N] or [N,...] over all examples of a 
 
 
 def result_table(
-  metrics: Iterable[Metric], summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
+  metrics: Sequence[Metric], summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
 ) -> Iterator[str]:
   """Yield a line for each of the metrics `names` that a split has, with a column per split."""
   for title, *cells in result_rows(metrics, summary, splits, names):
@@ -26,7 +26,7 @@ def result_table(
 
 
 def result_rows(
-  metrics: Iterable[Metric],
+  metrics: Sequence[Metric],
   summary: Mapping[str, Any],
   splits: Iterable[str],
   names: Iterable[str],
@@ -95,7 +95,7 @@ def perplexity(nats: float) -> float:
   return math.exp(min(nats, 700))  # a float64 holds hardly more
 
 
-def score_of(metrics: Iterable[Metric], key: str) -> Score:
+def score_of(metrics: Sequence[Metric], key: str) -> Score:
   """Return the meaning of a key of rows or of a summary, such as "validation/accuracy".
 
   `metrics` are those of the task, which may name some differently than METRICS.
@@ -103,12 +103,12 @@ def score_of(metrics: Iterable[Metric], key: str) -> Score:
   return score(key, METRICS | {metric.name: metric for metric in metrics})
 
 
-def metric_of(metrics: Iterable[Metric], name: str) -> Metric:
+def metric_of(metrics: Sequence[Metric], name: str) -> Metric:
   """Return the meaning of the name of a metric."""
   return score_of(metrics, name).metric
 
 
-def declared(metrics: Iterable[Metric], headline: Iterable[str]) -> dict[str, Any]:
+def declared(metrics: Sequence[Metric], headline: Iterable[str]) -> dict[str, Any]:
   """Describe a user's own task for the summary, so that it is read without the task's code."""
   own = [metric._asdict() for metric in metrics if metric.name not in METRICS]
   return {"headline": [*headline]} | ({"metrics": own} if own else {})
