@@ -16,8 +16,11 @@ EMPTY = 7  # bytes of a session that was killed before W&B had recorded anything
 
 
 def sessions(folder: Path, run_id: str | None) -> list[Path]:
-  """Return the folders of a run's sessions that have records, the earliest first."""
-  found = (folder / "wandb").glob(f"*run-*-{glob.escape(run_id or '')}/*.wandb")
+  """Return the folders of a run's sessions that have records, the earliest first.
+
+  Their names end with the run's ID, or, where two began in one second, with a number after it.
+  """
+  found = (folder / "wandb").glob(f"*run-*/run-{glob.escape(run_id or '')}.wandb")
   kept = [file.parent for file in found if file.stat().st_size > EMPTY]
   return sorted(kept, key=lambda each: each.name.removeprefix("offline-"))
 
