@@ -50,9 +50,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   option(
     "--out", metavar="DIR", type=Path, default=Path("leaderboard"), help="default: leaderboard"
   )
-  option("--suite", metavar="FILE", type=Path, help="another suite than that of posexp")
+  option("--suite", metavar="FILE", help="another suite: a file, or 1-large or 1-modern")
   record = "folder of published rows; default: those of this checkout"
-  option("--records", metavar="DIR", type=Path, default=PUBLISHED, help=record)
+  option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
   return parse(list(argv), parser)
 
@@ -66,7 +66,10 @@ def leaderboard(args: argparse.Namespace) -> None:
   doing("reading the suite")
   from posexp.board import suite as suites
 
-  suite = suites.Suite.read(args.suite or suites.FOLDER / "1.yaml")
+  brought = suites.FOLDER / f"{args.suite or 1}.yaml"
+  suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
+  if args.records is None:  # rows of a variant stand apart
+    args.records = PUBLISHED if args.suite is None else PUBLISHED / suite.name
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
   if args.verify:
     verify(args, suite)
@@ -100,8 +103,14 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   own = [o for o in args.overrides if o.key_or_group != "encoding"]
   options = [o.input_line for o in own if not o.key_or_group.startswith(HOW)]
   if len(encodings) > 1 and (options or args.name):
-    raise UserError("several encodings have no options and no --name: train a row at a time")
+    given = " ".join([*options, *(["--name"] if args.name else [])])
+    raise UserError(
+      f"{given}: several encodings have no options and no name: train a row at a time"
+    )
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
+  for file in (args.out / f"{row.name}.parquet" for row in asked):
+    if file.exists() and rows.about_row(file)["suite"] != suite.digest:
+      raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
   columns = suite.chosen(args.columns)
   suite.check_code()
   with explained(args.overrides):

@@ -1,13 +1,13 @@
 """Draws the pages of docs/leaderboard from records, and freezes a suite.
 
     python scripts/leaderboard.py            README.md, its page, heat maps and LaTeX; columns.md
-    python scripts/leaderboard.py --freeze   writes what is frozen to the end of the suite's file:
-                                             digests of test examples and of code, and what
-                                             calibration compares
+    python scripts/leaderboard.py --freeze   writes what is frozen to the end of the file of the
+                                             suite and of each variant: digests of test examples
+                                             and of code, and what calibration compares
 
-Published rows are docs/leaderboard/records/*.parquet; docs/leaderboard/rope@2.parquet
-has runs with two threads. What stands between the comments `<!-- tables -->` and `<!-- end -->` is
-written here, all else by hand.
+Published rows are docs/leaderboard/records/*.parquet. Those of a variant stand in a folder of its
+name there, and docs/leaderboard/rope@2.parquet has runs with two threads. What stands between the
+comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
 """
 
 from __future__ import annotations
@@ -112,23 +112,28 @@ def main() -> None:
   """Draw the pages, or freeze the suite."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--freeze", action="store_true", help="write what is frozen of suite 1")
-  file = FOLDER / "1.yaml"
+  file, *varied = sorted(FOLDER.glob("1*.yaml"), key=lambda each: each.stem)
   if parser.parse_args().freeze:
-    freeze(file)
+    for each in (file, *varied):
+      freeze(each)
     return
-  suite = Suite.read(file)
+  suite, variants = Suite.read(file), [Suite.read(each) for each in varied]
   rows = standings(HERE / "records", suite)
   boards = [board for track in ("default", "tuned") if (board := Board.of(suite, rows, track)).rows]
   if boards:
     page.write(boards, HERE)
     (HERE / "leaderboard.md").unlink()  # which stands in README.md
+  others = [Board.of(v, standings(HERE / "records" / v.name, v), "default") for v in variants]
   shown = "[The page that answers a reader](leaderboard.html) has the same tables.\n\n"
   maps = "".join(
     f"![worth {side} in the {board.track} track]({board.track}-{side}.svg)\n\n"
     for board in boards
     for side in dict.fromkeys(side for _, side in board.columns)
   )
-  fill("README.md", shown + maps + page.markdown(boards) if boards else NOTHING)
+  tables = page.markdown(boards)
+  if any(other.rows for other in others):
+    tables += "\n" + document([page.agreement(boards[0], others)])
+  fill("README.md", shown + maps + tables if boards else NOTHING)
   fill("columns.md", can_tell(suite, rows))
 
 

@@ -268,7 +268,7 @@ MISTAKES = {
   "encoding=rope rope.base=500": "a row with options needs a name",
   "encoding=rope --columns cpoy": "--columns cpoy: suite tiny has copy, majority",
   "encoding=ropee": "encoding=ropee",
-  "encoding=rope,none --name both": "several encodings have no options and no --name",
+  "encoding=rope,none --name both": "--name: several encodings have no options and no name",
   "--quick": "name what is to be trained",
   "--verify suite.yaml": "is no row of a leaderboard",
 }
@@ -293,8 +293,43 @@ def test_the_means_are_those_of_their_definitions():
   assert better.p < 0.01
   one = aggregates.improvement(high[:1], low[:1])
   assert one.p == pytest.approx(0.1, abs=0.02)  # 2 of the 20 ways to deal six seeds
+  rising = [np.array([value, value + 0.5]) for value in range(5)]
+  assert aggregates.rank_correlation(rising, rising)[:3] == pytest.approx([1, 1, 1])
+  falling = aggregates.rank_correlation(rising, rising[::-1])
+  assert falling.value == pytest.approx(-1)
+  wide = [np.array([value - 3.0, value + 3]) for value in range(5)]
+  noisy = aggregates.rank_correlation(rising, wide)
+  assert noisy.value == pytest.approx(1)
+  assert noisy.low < 0.5 < noisy.high
+  assert aggregates.rank_correlation(rising, [np.ones(2)] * 5) is None
   ranks = aggregates.reciprocal_ranks(np.array([[3.0, 1], [2, 2], [1, 2]]))
   np.testing.assert_allclose(ranks, [(1 + 1 / 3) / 2, (1 / 2 + 1) / 2, (1 / 3 + 1) / 2])
+
+
+def test_a_variant_ranks_rows_beside_its_suite(home):
+  typed("encoding=rope,none,alibi,mine", "plugins=mine.py", "--columns", "copy")
+  variant = {"suite": "wide", "of": "suite", "columns": ["copy"], "slower": 2}
+  variant |= {"options": ["model.d_model=16"], "whole": SUITE["quick"], "quick": SUITE["quick"]}
+  Path("wide.yaml").write_text(yaml.safe_dump(variant))
+  wide = Suite.read(Path("wide.yaml"))
+  with pytest.raises(UserError, match=r"out/rope.parquet is a row of another suite"):
+    leaderboard(arguments(["encoding=rope", "--suite", "wide.yaml", "--out", "out"]))
+  before = len(home.trained)
+  swapped = {"rope": GOOD["none"], "none": GOOD["rope"]}
+  for name in ("rope", "none", "alibi"):
+    GOOD[name], kept = swapped.get(name, GOOD[name]), GOOD[name]
+    words = [f"encoding={name}", "--suite", "wide.yaml", "--out", "wide", "--records", "none"]
+    leaderboard(arguments([*words, "workers=1"]))
+    GOOD[name] = kept
+  assert {each["model"]["d_model"] for each in home.trained[before:]} == {16}
+  files = sorted(Path("wide").glob("*.parquet"))
+  other = Board.of(wide, [row for file in files for row in of_file(file, wide)], "default")
+  section = page.agreement(board("rope", "none", "alibi", "mine"), [other])
+  (within, beyond) = section.table[1]
+  assert within[:4] == ["wide", "copy", "within", "3"]
+  assert beyond[4].startswith("-1.00")
+  assert beyond[5].startswith("rope")
+  assert beyond[6].startswith("none")
 
 
 def test_the_suite_is_complete_and_fits_its_budget():

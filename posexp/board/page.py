@@ -12,7 +12,7 @@ from posexp import storage
 from posexp.board.standings import ANCHORS, Board, Cell
 from posexp.board.suite import SIDES, Column
 from posexp.errors import counted
-from posexp.reporting import figures, paper, specs, vega
+from posexp.reporting import aggregates, figures, paper, specs, vega
 from posexp.reporting.aggregates import Interval
 from posexp.reporting.text import MISSING, Section, Table, document, one_line, p_number
 
@@ -128,6 +128,25 @@ def tuning(board: Board) -> Table:
   columns = list(dict.fromkeys(column for column, _ in board.columns))
   rows = [[row.name, *(row.chosen.get(c.name, MISSING) for c in columns)] for row in board.rows]
   return ["", *(each.name for each in columns)], rows
+
+
+def agreement(board: Board, variants: Sequence[Board]) -> Section:
+  """Return whether variants of a suite, with other models, rank the rows of a board alike."""
+  heads = ["variant", "column", "side", "rows", "rank correlation", "best here", "best there"]
+  rows = []
+  for other in variants:
+    for column, side in other.columns:
+      there, here = other.cells(column, side), board.cells(board.suite.columns[column.name], side)
+      names = [name for name in here if name in there]
+      if len(names) < 3:
+        continue
+      cells = [[found[name] for name in names] for found in (here, there)]
+      found = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
+      best = [max(zip(names, each, strict=True), key=lambda x: x[1].worth.mean()) for each in cells]
+      shares = [f"{name}, {shown(cell)}" for name, cell in best]
+      rows.append([other.suite.name, column.name, side, f"{len(names)}", _interval(found), *shares])
+  about = "Spearman's ρ of the means of the rows that both have, with its 95 % interval over seeds."
+  return Section("another size and another block", (heads, rows), [about])
 
 
 def notes(board: Board) -> list[str]:

@@ -1,7 +1,8 @@
 """A suite: the columns of the leaderboard, what is spent on each, and what of it is frozen.
 
 `configs/suite/1.yaml` is the first one. Rows that were trained for different suites never share a
-table; `Suite.digest` tells them apart.
+table; `Suite.digest` tells them apart. A variant, such as `1-large.yaml`, has some columns of a
+suite with another model, which shows whether the order of rows depends on the model.
 """
 
 from __future__ import annotations
@@ -100,7 +101,11 @@ class Suite:
       raise UserError(f"{file}: there is no such suite; posexp brings {near(FOLDER / '1.yaml')}")
     try:
       given = yaml.safe_load(data)
-      columns = {name: _column(name, each) for name, each in given["columns"].items()}
+      if "of" in given:
+        base = cls.read(file.with_name(f"{given['of']}.yaml"))
+        columns = {name: _varied(base.columns[name], given) for name in given["columns"]}
+      else:
+        columns = {name: _column(name, each) for name, each in given["columns"].items()}
       whole, quick = (_budget(given[kind]) for kind in ("whole", "quick"))
       return cls(str(given["suite"]), columns, whole, quick, given.get("frozen") or {})
     except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError) as error:
@@ -150,6 +155,12 @@ def _column(name: str, given: Mapping[str, Any]) -> Column:
   sides = {side: Side(**given[side]) for side in SIDES if given.get(side)}
   options = tuple(map(str, given["options"]))
   return Column(**{**given, **sides, "name": name, "options": options})
+
+
+def _varied(column: Column, given: Mapping[str, Any]) -> Column:
+  """Return a column of another suite with the options of a variant."""
+  options = (*column.options, *map(str, given["options"]))
+  return dataclasses.replace(column, options=options, seconds=column.seconds * given["slower"])
 
 
 def code_digest() -> str:

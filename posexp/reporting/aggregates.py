@@ -1,5 +1,5 @@
-"""Means over several tasks with few seeds each (Agarwal et al. 2021): interquartile means, and the
-probability that one encoding is better than another.
+"""Means over several tasks with few seeds each (Agarwal et al. 2021): interquartile means, the
+probability that one encoding is better than another, and whether two tasks rank encodings alike.
 
 Scores are on one scale in all tasks, more is better, and each task has an array of its seeds.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 SEED = 12345
 DRAWS = 2000
@@ -73,3 +74,28 @@ def reciprocal_ranks(means: np.ndarray) -> np.ndarray:
   """
   ranks = 1 + (means[None] > means[:, None]).sum(axis=1)
   return (1 / ranks).mean(axis=1)
+
+
+def rank_correlation(a: Tasks, b: Tasks) -> Interval | None:
+  """Return Spearman's ρ of the means of rows under two conditions, each row with an array of its
+  seeds in both; None if the rows of a condition are all equal, or fewer than three.
+
+  Its interval is over other seeds, by a bootstrap of each row apart. Draws in which all rows of a
+  condition are equal are left out.
+  """
+  draw = np.random.default_rng(SEED)
+  drawn = [[each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in x] for x in (a, b)]
+  means = [np.array([each.mean() for each in x])[None] for x in (a, b)]
+  samples = [np.array([each.mean(axis=-1) for each in x]).T for x in drawn]
+  (found,) = _spearman(*means)
+  if len(a) < 3 or np.isnan(found):
+    return None
+  return Interval(float(found), *map(float, np.nanpercentile(_spearman(*samples), [2.5, 97.5])))
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Return Spearman's ρ of a and b [N, R], as [N]; NaN where all of a row are equal."""
+  x, y = (stats.rankdata(np.round(each, 9), axis=-1) for each in (a, b))
+  x, y = (each - each.mean(axis=-1, keepdims=True) for each in (x, y))
+  with np.errstate(invalid="ignore"):
+    return (x * y).sum(axis=-1) / np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
