@@ -46,6 +46,12 @@ claim rests on one of the `scores`:
 
 `labels` name groups, and `dropped` lists claims of the first edition that are no more: claim, was,
 because.
+
+overview.yaml has the rows of the overview's table, `<!-- when -->`, and the sentence below it:
+
+    want, use, much, sure         texts; {0:.1f} in `much` is the first of the `numbers`
+    numbers                       lists: a page, ARGUMENTS, and "GROUP", or "GROUP against GROUP"
+                                  for the size of their difference, also at metrics
 """
 
 from __future__ import annotations
@@ -55,13 +61,26 @@ import csv
 import functools
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import findings_claims
-from findings_claims import HEADS, TELLS, Judged, found_in, given, head, judged, runs_of, tell_rows
+import yaml
+from findings_claims import (
+  HEADS,
+  TELLS,
+  Judged,
+  found_in,
+  given,
+  head,
+  judged,
+  runs_of,
+  tell_rows,
+  values_of,
+)
 from tabulate import tabulate
 
 from posexp import storage
@@ -76,7 +95,7 @@ from posexp.runs import Run
 from posexp.runs.records import NAME
 
 BLOCK = re.compile(
-  r"(<!-- (setting|board|report|figure|costs|tell|verdicts|overview|changed)(.*?)-->\n)"
+  r"(<!-- (setting|board|report|figure|costs|tell|verdicts|overview|changed|when)(.*?)-->\n)"
   r".*?(<!-- end -->)",
   re.S,
 )
@@ -296,6 +315,28 @@ def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
   return "\n\n".join(parts)
 
 
+def when(_: object) -> str:
+  """Return what to use when, as a table, with a sentence below it."""
+  said = yaml.safe_load((findings_claims.HERE / "overview.yaml").read_text(encoding="utf-8"))
+  rows = [[each["want"], each["use"], filled(each), each["sure"]] for each in said["rows"]]
+  table = tabulate(rows, ["you want to", "use", "by how much", "how sure"], "pipe")
+  return f"{table}\n\n{wrapped(filled(said['below']))}"
+
+
+def filled(said: Mapping) -> str:
+  """Return the text of a row with its numbers, as their reports show them."""
+  return said["much"].format(*(_number(*each) for each in said["numbers"]))
+
+
+def _number(page: str, argv: str, text: str) -> float:
+  folder, words = findings_claims.HERE / page, shlex.split(argv)
+  named = head(folder).labels
+  (one,) = found_in(folder, words, named)
+  sides = [values_of(folder, words, named, each) for each in text.split(" against ")]
+  means = [statistics.fmean(each.values()) * one.score.factor for each in sides]
+  return means[0] if len(means) == 1 else abs(means[0] - means[1])
+
+
 def title(folder: Path) -> str:
   """Return the title of a page."""
   text = (folder / "README.md").read_text(encoding="utf-8")
@@ -332,7 +373,7 @@ def front(text: str, folders: Sequence[Path]) -> str:
     UserError: a page's claims or records do not say them.
   """
   found = {folder: judged(folder)[0] for folder in folders}
-  tables = {"overview": overview, "changed": changed}
+  tables = {"overview": overview, "changed": changed, "when": when}
   return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]](found)}\n\n{part[4]}", text)
 
 

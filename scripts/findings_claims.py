@@ -225,23 +225,32 @@ def _side(
   return one, group, claims.Claim(group.difference.contrast, said["kind"], margin)
 
 
+def values_of(
+  folder: Path, argv: Sequence[str], named: Mapping[str, str], text: str
+) -> dict[Any, float]:
+  """Return the scores by seed of "GROUP", "GROUP at METRIC" or "METRIC" of all runs, in a report.
+
+  Raises:
+    UserError: it has no such group.
+  """
+  name, _, metric = text.partition(" at ")
+  (found,) = found_in(folder, argv, named, metric or None)
+  if "/" in name:
+    return {"all": statistics.fmean(run.score(name) for run in found.runs if run.score(name))}
+  name = named.get(name, name)
+  group = next((each for each in found.ranked if each.label == name), None)
+  if group is None:
+    raise UserError(
+      f"{folder}: no group {name!r}; there are {', '.join(each.label for each in found.ranked)}"
+    )
+  return {key: run.score(found.score.key) for key, run in group.counted.items()}
+
+
 def _tell(folder: Path, said: dict[str, Any], head: Head, sides: Sequence[tuple]) -> Tell:
   """Return a score of a page, with its floor, ceiling and control."""
   one, _, claim = sides[said["claims"][0] - 1]
   argv = shlex.split(head.claims[said.get("from", said["claims"][0]) - 1]["effect"])
-  (found_there,) = found_in(folder, argv, head.labels)
-
-  def values(text: str) -> dict[Any, float]:
-    """Return the scores by seed of "GROUP", "GROUP at METRIC" or "METRIC" of all runs."""
-    name, _, metric = text.partition(" at ")
-    if "/" in name:
-      return {"all": statistics.fmean(run.score(name) for run in one.runs if run.score(name))}
-    (found,) = found_in(folder, argv, head.labels, metric) if metric else [found_there]
-    name = head.labels.get(name, name)
-    group = next((each for each in found.ranked if each.label == name), None)
-    if group is None:
-      raise UserError(f"{folder}: no group {name!r}")
-    return {key: run.score(found.score.key) for key, run in group.counted.items()}
+  values = functools.partial(values_of, folder, argv, head.labels)
 
   def value(text: str) -> float:
     if match := re.fullmatch(r"(\d+(?:\.\d+)?) (.+)", text):
