@@ -51,7 +51,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   """
   from flax import nnx
 
-  from posexp.models.transformer import Size
+  from posexp.models.size import Size
   from posexp.released import PREFIX
   from posexp.released import export as released
   from posexp.tasks import make_task

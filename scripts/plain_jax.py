@@ -25,7 +25,7 @@ from posexp.errors import UserError
 from posexp.kernels import diagonals, gradients, lookup
 from posexp.kernels.random_bits import random_bits
 from posexp.models import cross_entropy
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.training import step
 from posexp.training.devices import prepare
 

@@ -12,7 +12,8 @@ from small import rngs
 from posexp.encodings.additive import Infused, Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Span
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 VOCAB, F = 11, 16
 POSITIONS = np.array([[0, 1, 2, 3, 100]])

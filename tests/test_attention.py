@@ -17,7 +17,8 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.target import Target
 from posexp.models import attention
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 H, D, BLOCK = 2, 8, 8
 CHOSEN = {

@@ -13,7 +13,7 @@ from posexp.encodings.paired import interleave
 from posexp.encodings.rngs import Rngs
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, refusal
 from posexp.models.classifier import ClassifierSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 # A case of Wang et al. 2020, appendix B, and of its real form, evaluated naively in float64.
 STORED = dict(np.load(Path(__file__).with_name("backbones.npz")))

@@ -16,7 +16,7 @@ from benchmarking.timing import Spent
 
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.training import step
 
 TINY = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]

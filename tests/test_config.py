@@ -67,7 +67,7 @@ def test_the_table_of_encodings_and_its_files_agree():
 
 def test_defaults_repeat_those_of_the_dataclasses():
   from posexp.models.backbones import make_size
-  from posexp.models.transformer import Size
+  from posexp.models.size import Size
   from posexp.tracking.wandb_run import Wandb
   from posexp.training.optimizer import Training
 

@@ -26,7 +26,8 @@ from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, 
 from posexp.encodings.reflections import PaTH
 from posexp.encodings.sinusoids import sinusoids
 from posexp.models.classifier import ClassifierSpec
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 OTHERS = [case for case in CASES if case not in DEFAULTS]
 # These enter as `sinusoidal` and as `alibi` do, with other numbers.

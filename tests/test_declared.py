@@ -18,7 +18,8 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
 
 SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)

@@ -20,7 +20,8 @@ from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
 from posexp.encodings.rngs import Rngs
 from posexp.models.decoding import BLOCK, ROOM, Search, largest, searcher
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
 
 # One of each way that positions take into a decoder; tests/test_conformance.py holds its cache and

@@ -13,7 +13,7 @@ from flax import nnx
 from posexp.encodings import RPR, Encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.runs.lengths import extrapolation, reach
 from posexp.tasks import diagnostic_tasks, state_tasks
 from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn

@@ -15,7 +15,8 @@ from posexp.encodings.base import Encoding, LayerNorm, Relation
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.split import Split, SplitLinear
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 VOCAB, F = 11, 16

@@ -16,7 +16,7 @@ from posexp.models import sampling
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.sampling import Sampling
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 SEGMENT, VOCABULARY, SLOW = 6, 11, pytest.mark.slow
 MODELS = {  # encoding, memory, positions

@@ -15,7 +15,7 @@ from posexp.errors import UserError
 from posexp.kernels import cudnn
 from posexp.kernels.target import Target
 from posexp.models import attention
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,7 @@ from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.training.restore import open_trained
 
 SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)

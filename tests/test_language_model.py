@@ -12,7 +12,7 @@ from posexp.encodings import RPR, Sinusoidal, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec, since_start
 from posexp.models.positions import Positions
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 B, T, V = 2, 6, 11
 SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.0)

@@ -19,7 +19,8 @@ from posexp.encodings.disentangled import TUPE
 from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 LIMITED = [case for case in DEFAULTS if case.values[0].limit is not None]
 assert {"learned", "split"} <= {case.id for case in LIMITED}

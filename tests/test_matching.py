@@ -18,7 +18,7 @@ from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
 from posexp.training.setup import Setup

@@ -15,7 +15,8 @@ from posexp.config import build
 from posexp.encodings import ENCODINGS
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.training.optimizer import NAMES, Training, decayed, make_optimizer, make_schedule
 from posexp.training.step import keys, split
 

@@ -10,7 +10,7 @@ from flax import nnx
 from posexp.encodings import ENCODINGS
 from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.runs.checkpoints import difference
 from posexp.training.devices import mesh_for
 from posexp.training.evaluation import Snapshot

@@ -9,7 +9,8 @@ from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.relative import TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 FAR = np.array([[0, 1, 4095, 4096, 4097, 99999, 100000]])
 

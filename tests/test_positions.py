@@ -18,7 +18,8 @@ from posexp.encodings.rngs import Rngs
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions, spaced
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training

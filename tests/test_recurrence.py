@@ -21,7 +21,7 @@ from posexp.analysis.properties import Case
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.models import attention
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 THEIRS = agreement.read(Path(__file__).with_name("transformer_xl.npz"))
 CLOSE = 1e-5  # nats

@@ -18,7 +18,8 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.split import Split
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)

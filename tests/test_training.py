@@ -17,7 +17,7 @@ from seed import SEED
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for, shard
 from posexp.training.optimizer import Training

@@ -12,7 +12,8 @@ from posexp.encodings import Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.split import Split
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 B, L, H, D, VOCAB = 2, 6, 2, 4, 11
 F = H * D

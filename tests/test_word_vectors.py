@@ -15,7 +15,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize
 from posexp.models.classifier import ClassifierSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.runs import folder
 from posexp.training.setup import Setup
 

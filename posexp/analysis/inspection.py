@@ -27,7 +27,8 @@ from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, writing
 from posexp.models.backbones import make_size, refusal
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.status import doing
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained

@@ -25,7 +25,8 @@ from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import MultiHeadAttention
 from posexp.models.parts import ToAllHeads, repeated
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.training.step import keys
 
 DRAWS = 64

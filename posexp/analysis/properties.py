@@ -26,7 +26,8 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 from posexp.errors import counted
 from posexp.models import attention
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 VOCAB, HEAD_DIM, D_FF, B = 23, 8, 32, 2
 EXACT = 2e-5  # float32's rounding in outputs of size 1

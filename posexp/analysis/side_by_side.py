@@ -26,7 +26,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, counted
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.plotting import COLORS, GRAY, panels
 from posexp.released.folder import open_folder
 from posexp.released.positions import Positions, positions, width

@@ -24,8 +24,8 @@ from posexp.encodings import layers_of
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.models.recurrent import LSTM
+from posexp.models.seen import filled_up
 from posexp.models.size import Size, Width
-from posexp.models.transformer import filled_up
 
 
 @dataclasses.dataclass(frozen=True)

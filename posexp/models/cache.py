@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
+
+from posexp.models.size import Size
 
 
 @struct.dataclass
@@ -25,6 +27,33 @@ class Cache:
   length: Array  # int: the number of filled slots
   columns: tuple[Any, ...]  # arrays [B,K,...]: see `Encoding.columns`
   rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
+
+  @classmethod
+  def empty(
+    cls,
+    size: Size,
+    windows: Sequence[int | None],
+    makers: Sequence[Callable[[Array], Any] | None],
+    batch: int,
+    length: int,
+    positions: Array,
+    rolling: bool,
+  ) -> Cache:
+    """Return an empty cache; `windows` and what makes `columns` are those of the layers."""
+    # Separate buffers: a donated one may not appear twice.
+    empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
+    heads, width = size.kv_heads, size.width_of_head
+    slots = [each - 1 if each and empty.rolls(each) else length for each in windows]
+    keys = tuple(jnp.zeros((batch, heads, width, each), size.dtype) for each in slots)
+    values = tuple(jnp.zeros((batch, heads, each, width), size.dtype) for each in slots)
+
+    def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
+      x = jax.ShapeDtypeStruct((batch, slots, size.d_model), size.dtype)
+      found = make and jax.eval_shape(make, x)
+      return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
+
+    made = tuple(map(columns, makers, slots))
+    return empty.replace(keys=keys, values=values, columns=made)
 
   def rolls(self, window: int | None) -> bool:
     """Return whether layers with this window hold less than all slots."""

@@ -20,7 +20,8 @@ from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
 from posexp.models.block import drop
 from posexp.models.parts import check_untied, word_table
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,9 @@ from posexp.models import cross_entropy
 from posexp.models.cache import Memory
 from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Size, Stack, filled_up
+from posexp.models.seen import filled_up
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 Carry = Memory | tuple[()]  # (), so no buffers, without a memory
 

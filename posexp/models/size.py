@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax
@@ -21,7 +21,8 @@ from posexp.config.checks import (
   only_with,
   row_of,
 )
-from posexp.encodings.base import Layer, whole
+from posexp.encodings import check_layers
+from posexp.encodings.base import Encoding, Layer, whole
 from posexp.errors import counted
 from posexp.models import logits
 
@@ -191,3 +192,36 @@ class Size:
       return None
     given = self.logits_growth, self.logits_length, self.logits_scale
     return logits.Factor(by, self.num_heads, *given)
+
+
+def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
+  """Return what is particular to each layer of a stack.
+
+  Raises:
+    ValueError: the size does not suit the encoding or the kind of stack.
+  """
+  if not isinstance(size, Size):
+    raise ValueError(f"model={size.backbone} classifies and can do nothing else")
+  layers = encoding.layers(size.num_layers)
+  check_layers(encoding, layers)
+  if size.logits_by in logits.RULES and not (causal or logits.RULES[size.logits_by].counts):
+    counting = ", ".join(name for name, rule in logits.RULES.items() if rule.counts)
+    raise ValueError(
+      f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
+      f"reads both ways; there, take one of {counting}"
+    )
+  if size.window is not None and (cross or causal):
+    raise ValueError(f"window={size.window} is for encoders alone")
+  if size.memory and (cross or not causal):
+    raise ValueError(f"memory={size.memory} is for language models")
+  if size.window is not None and any(layer.window or layer.chunk for layer in layers):
+    raise ValueError(f"window={size.window} stands beside windows of layers; leave one out")
+  if size.memory and any(layer.chunk for layer in layers):
+    raise ValueError(f"memory={size.memory} would shift where the chunks of layers begin")
+  if size.memory and not encoding.recurrent:
+    raise ValueError(
+      f"memory={size.memory} would give what the memory holds the same absolute positions as the "
+      "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
+      "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
+    )
+  return layers

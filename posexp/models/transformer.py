@@ -13,58 +13,22 @@ Modes differ only in the source of keys and values and in the span that they get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings import check_layers
-from posexp.encodings.base import Encoding, Layer, Relation
+from posexp.encodings.base import Encoding, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, drop
 from posexp.models.cache import Cache, Memory
-from posexp.models.logits import RULES
 from posexp.models.parts import norm_of
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
-from posexp.models.size import Size
-
-
-def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
-  """Return what is particular to each layer of a stack.
-
-  Raises:
-    ValueError: the size does not suit the encoding or the kind of stack.
-  """
-  if not isinstance(size, Size):
-    raise ValueError(f"model={size.backbone} classifies and can do nothing else")
-  layers = encoding.layers(size.num_layers)
-  check_layers(encoding, layers)
-  if size.logits_by in RULES and not (causal or RULES[size.logits_by].counts):
-    counting = ", ".join(name for name, rule in RULES.items() if rule.counts)
-    raise ValueError(
-      f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
-      f"reads both ways; there, take one of {counting}"
-    )
-  if size.window is not None and (cross or causal):
-    raise ValueError(f"window={size.window} is for encoders alone")
-  if size.memory and (cross or not causal):
-    raise ValueError(f"memory={size.memory} is for language models")
-  if size.window is not None and any(layer.window or layer.chunk for layer in layers):
-    raise ValueError(f"window={size.window} stands beside windows of layers; leave one out")
-  if size.memory and any(layer.chunk for layer in layers):
-    raise ValueError(f"memory={size.memory} would shift where the chunks of layers begin")
-  if size.memory and not encoding.recurrent:
-    raise ValueError(
-      f"memory={size.memory} would give what the memory holds the same absolute positions as the "
-      "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
-      "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
-    )
-  return layers
+from posexp.models.size import Size, checked
 
 
 class Stack(nnx.Module):
@@ -307,21 +271,9 @@ class Stack(nnx.Module):
     if positions is None:
       self.check(length)
       positions = jnp.arange(length)[None]
-    size = self.size
-    heads, head_dim = size.kv_heads, size.width_of_head
-    # Separate buffers: a donated one may not appear twice.
-    empty = Cache((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
-    slots = [kind.window - 1 if empty.rolls(kind.window) else length for kind in self.kinds]
-    keys = tuple(jnp.zeros((batch, heads, head_dim, each), size.dtype) for each in slots)
-    values = tuple(jnp.zeros((batch, heads, each, head_dim), size.dtype) for each in slots)
-
-    def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
-      x = jax.ShapeDtypeStruct((batch, slots, size.d_model), size.dtype)
-      found = make and jax.eval_shape(make, x)
-      return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
-
-    made = (block.attention.key_columns for block in self.blocks)
-    return empty.replace(keys=keys, values=values, columns=tuple(map(columns, made, slots)))
+    windows = [kind.window for kind in self.kinds]
+    makers = [block.attention.key_columns for block in self.blocks]
+    return Cache.empty(self.size, windows, makers, batch, length, positions, rolling)
 
   def empty_memory(self, batch: int, length: int) -> Memory:
     """Return an empty memory of `length` slots."""

@@ -14,7 +14,8 @@ from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,8 @@ from posexp.kernels.gradients import matmul
 from posexp.models.parts import check_untied
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.recurrent import LSTM
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 from posexp.parsing import chart
 from posexp.parsing.encoded import UNKNOWN
 

@@ -18,7 +18,7 @@ from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
 

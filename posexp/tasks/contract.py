@@ -38,7 +38,8 @@ if TYPE_CHECKING:
   from posexp.encodings.rngs import Rngs
   from posexp.encodings.span import TermScale
   from posexp.models.positions import Positions
-  from posexp.models.transformer import Size, Stack
+  from posexp.models.size import Size
+  from posexp.models.transformer import Stack
 
 log = logging.getLogger("posexp")
 

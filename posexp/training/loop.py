@@ -8,16 +8,14 @@ import datetime
 import functools
 import itertools
 import logging
-import math
 from collections.abc import Iterator, Mapping
-from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from posexp.errors import NotFinite, UserError, counted
+from posexp.errors import NotFinite
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
@@ -27,8 +25,10 @@ from posexp.tasks.results import declared, prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
-from posexp.training.evaluation import LOOK, SMALLER, Snapshot
+from posexp.training.evaluation import Snapshot
+from posexp.training.finite import check_finite, not_finite
 from posexp.training.optimizer import make_schedule
+from posexp.training.rhythm import Rhythm
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
 from posexp.training.stopping import SAVE, STOP, StopRequests
@@ -36,7 +36,6 @@ from posexp.training.versions import machine
 
 log = logging.getLogger("posexp")
 
-START = f"the model overflows with the weights that it starts from; {LOOK}"
 SOON = 50  # batches whose shapes are compiled ahead
 
 Batches = Iterator[tuple[dict[str, jax.Array], int]]  # on their devices, with their real tokens
@@ -122,41 +121,6 @@ def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batc
   batches, upcoming = batches_after(setup, data, mesh, step)
   program.update.begin(program.shapes, upcoming[:1], keys(setup.config["seed"])["dropout"])
   return spec, program, batches, upcoming
-
-
-class Rhythm(NamedTuple):
-  """The steps, counted from 1, at which training logs a row and evaluates."""
-
-  steps: int  # the last one is evaluated
-  log_every: int
-  evaluate_every: int
-
-  @classmethod
-  def of(cls, setup: Setup, data: Data) -> Rhythm:
-    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch.
-
-    Raises:
-      UserError: there are fewer evaluations than checkpoints that the run is to average.
-    """
-    options, steps = setup.training, setup.steps(data)
-    every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
-    if (options.average or 0) > (evaluations := math.ceil(steps / every)):
-      raise UserError(
-        f"train.average={options.average}: of {steps:,} steps the run is evaluated "
-        f"{counted(evaluations, 'time')}; lower it or train.evaluate_every"
-      )
-    return cls(steps, options.log_every, every)
-
-  def evaluates(self, step: int) -> bool:
-    return step % self.evaluate_every == 0 or step == self.steps
-
-  def logs(self, step: int) -> bool:
-    """Return whether there is a row, as each evaluation has one."""
-    return step % self.log_every == 0 or self.evaluates(step)
-
-  def rows(self, until: int) -> dict[int, bool]:
-    """Return the steps that have a row, up to one, and whether it is that of an evaluation."""
-    return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
 def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
@@ -297,26 +261,6 @@ def validation_metrics(job: Job, state: State) -> dict[str, float]:
   doing(f"validating on {job.data.sizes['validation']:,} {job.data.item}s")
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
   return check_finite(prefixed("validation", measured))
-
-
-def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
-  """Return the metrics; NotFinite if one is not finite, for it is no result."""
-  for name, value in metrics.items():
-    if isinstance(value, Real) and not math.isfinite(value):
-      raise NotFinite(
-        f"{name} is {value}, which is no result; the task must measure a finite number there"
-      )
-  return metrics
-
-
-def not_finite(step: int) -> NotFinite:
-  """Return the error for a loss that no training comes back from."""
-  if step == 1:  # no weight has changed yet
-    return NotFinite(f"the loss is not finite at step 1, before any option of train acts: {START}")
-  return NotFinite(
-    f"the loss is not finite at step {step}; what was saved before is kept: {SMALLER}; if they "
-    f"change nothing, {LOOK}"
-  )
 
 
 def exhausted(job: Job) -> bool:

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from posexp import config
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.errors import UserError
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 
 # By name also what `all` leaves out.
 BY_NAME = {**ENCODINGS, **fused_rpr.ENCODINGS}

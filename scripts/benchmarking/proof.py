@@ -25,7 +25,8 @@ from benchmarking.tables import Table
 from posexp.encodings import Encoding
 from posexp.encodings.base import Relation
 from posexp.encodings.rngs import Rngs
-from posexp.models.transformer import Size, Stack
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 SIZE = Size(d_model=512, num_heads=8, d_ff=64, num_layers=1, dropout=0.0, attention="reference")
 FUSED = {"attention": "fused", "dtype": "bfloat16"}

@@ -15,7 +15,7 @@ from jax import Array
 
 from posexp.encodings.relative import TransformerXL
 from posexp.models.language_model import LanguageModel, LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from recurrence.weights import params
 
 EPSILON = 1e-5  # that PyTorch's norms add to the variance

@@ -17,7 +17,7 @@ import posexp
 from posexp import evaluate, export, generate
 from posexp.encodings import encoding
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training
 from posexp.training.step import program

@@ -16,7 +16,7 @@ from posexp.encodings import encoding
 from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.transformer import Size
+from posexp.models.size import Size
 from posexp.released.export import Exported, Tokens, config_of, export, tokens_of
 from posexp.released.families import FAMILIES
 from posexp.released.weights import Released
