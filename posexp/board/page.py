@@ -64,8 +64,8 @@ def scores(board: Board, side: str) -> Table:
 
 
 def _unit(board: Board, column: Column, side: str) -> str:
-  of = next(iter(board.cells(column, side).values())).score
-  return "%" if of.metric.percent else of.metric.title
+  metric = next(iter(board.cells(column, side).values())).score.metric
+  return metric.name.replace("_", " ") + ", %" * metric.percent
 
 
 def _interval(found: Interval | None, digits: int = 2) -> str:
