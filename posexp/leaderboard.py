@@ -32,7 +32,6 @@ from posexp.errors import UserError, counted, lasting, near
 from posexp.status import doing
 
 if TYPE_CHECKING:
-  from posexp.board.standings import Standing
   from posexp.board.suite import Suite
 
 PUBLISHED = Path(__file__).parents[1] / "docs" / "leaderboard" / "records"
@@ -97,6 +96,7 @@ def place_of(args: argparse.Namespace) -> Path:
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
   """Train rows one after another, and write the file of each, whatever has been finished of it."""
   from posexp.board import rows, trust
+  from posexp.board.standings import of_folder
   from posexp.sweeps.sweep import DONE
   from posexp.train import train
 
@@ -129,7 +129,9 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   if own_code := [row for row in asked if left and row.encoding in plugins.found("encoding")]:
     _check(own_code[0].encoding, options)
   if left and published & {"rope", "none"} and not {row.name for row in asked} <= {"rope", "none"}:
-    for line in trust.calibrate(suite, _published(args, suite), args.out, how_of(args), train):
+    for line in trust.calibrate(
+      suite, of_folder(args.records, suite), args.out, how_of(args), train
+    ):
       print(f"calibrate {line}", flush=True)
   elif left:
     print("calibrate nothing: there is no published row of rope or none to compare with")
@@ -159,14 +161,6 @@ def _check(encoding: str, options: Sequence[str]) -> None:
     raise UserError(f"posexp.check: {failed[0].strip()}; it has no place before that holds")
 
 
-def _published(args: argparse.Namespace, suite: Suite) -> list[Standing]:
-  """Return the published rows."""
-  from posexp.board import standings
-
-  files = sorted(args.records.glob("*.parquet"))
-  return [each for file in files for each in standings.of_file(file, suite)]
-
-
 def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   """Draw the tables and the page of published rows and of those of --out; print the tables."""
   from posexp.board import page, standings
@@ -179,8 +173,7 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
     )
   doing("drawing the leaderboard")
   found = [each for file in files.values() for each in standings.of_file(file, suite)]
-  boards = [standings.Board.of(suite, found, track) for track in ("default", "tuned")]
-  boards = [board for board in boards if board.rows]
+  boards = standings.boards(suite, found)
   args.out.mkdir(parents=True, exist_ok=True)
   page.write(boards, args.out)
   if echo:

@@ -1,6 +1,6 @@
 """Draws the pages of docs/leaderboard from records, and freezes a suite.
 
-    python scripts/leaderboard.py            README.md, its page, heat maps and LaTeX; columns.md
+    python scripts/leaderboard.py            README.md, heat maps and LaTeX; columns.md
     python scripts/leaderboard.py --freeze   writes what is frozen to the end of the file of the
                                              suite and of each variant: digests of test examples
                                              and of code, and what calibration compares
@@ -22,7 +22,7 @@ import yaml
 
 from posexp import storage
 from posexp.board import page
-from posexp.board.standings import Board, Standing, of_file
+from posexp.board.standings import Board, Standing, boards, of_folder
 from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
 from posexp.board.trust import SEEDS, config_of
 from posexp.reporting.text import MISSING, Section, document
@@ -59,11 +59,6 @@ def freeze(file: Path) -> None:
   print(f"{file}: suite {suite.name} is {Suite.read(file).digest}")
 
 
-def standings(folder: Path, suite: Suite) -> list[Standing]:
-  """Return the rows in a folder."""
-  return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
-
-
 def fill(name: str, text: str) -> None:
   """Write a text between the comments of a page."""
   file = HERE / name
@@ -84,7 +79,7 @@ def seconds(rows: Sequence[Standing], column: str) -> str:
 
 def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
   """Return the table of what each column can tell, and of what a run of it costs."""
-  twice = standings(HERE, suite)
+  twice = of_folder(HERE, suite)
   board = Board.of(suite, rows, "default")
   heads = ["column", "side", "best", "its score", "rope", "none", "worst", "SD over seeds"]
   heads += ["learned", "s, one thread", "s, two threads", "control", "why it is in"]
@@ -118,22 +113,22 @@ def main() -> None:
       freeze(each)
     return
   suite, variants = Suite.read(file), [Suite.read(each) for each in varied]
-  rows = standings(HERE / "records", suite)
-  boards = [board for track in ("default", "tuned") if (board := Board.of(suite, rows, track)).rows]
-  if boards:
-    page.write(boards, HERE)
+  rows = of_folder(HERE / "records", suite)
+  if tracks := boards(suite, rows):
+    page.write(tracks, HERE)
     (HERE / "leaderboard.md").unlink()  # which stands in README.md
-  others = [Board.of(v, standings(HERE / "records" / v.name, v), "default") for v in variants]
-  shown = "[The page that answers a reader](leaderboard.html) has the same tables.\n\n"
+    (HERE / "leaderboard.html").unlink()  # which is made whenever the site is
+  others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
+  shown = "[A page](leaderboard.html) has these tables; sort them, and choose columns.\n\n"
   maps = "".join(
     f"![worth {side} in the {board.track} track]({board.track}-{side}.svg)\n\n"
-    for board in boards
+    for board in tracks
     for side in dict.fromkeys(side for _, side in board.columns)
   )
-  tables = page.markdown(boards)
+  tables = page.markdown(tracks)
   if any(other.rows for other in others):
-    tables += "\n" + document([page.agreement(boards[0], others)])
-  fill("README.md", shown + maps + tables if boards else NOTHING)
+    tables += "\n" + document([page.agreement(tracks[0], others)])
+  fill("README.md", shown + maps + tables if tracks else NOTHING)
   fill("columns.md", can_tell(suite, rows))
 
 

@@ -26,6 +26,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from posexp.board import page as leaderboard
+from posexp.board.standings import boards, of_folder
+from posexp.board.suite import Suite
 from posexp.config.help import LINE, paths
 
 ROOT = Path(__file__).parents[1]
@@ -60,8 +63,12 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-  """Add what is not written by hand: the options, and the font of formulas."""
+  """Add what is not written by hand: the options, the leaderboard, and the font of formulas."""
   files.append(File.generated(config, "options.md", content=options()))
+  suite = Suite.read()
+  tracks = boards(suite, of_folder(ROOT / "docs/leaderboard/records", suite))
+  made = leaderboard.page(tracks)
+  files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
   package = importlib.util.find_spec("ziamath")
   font = Path(package.submodule_search_locations[0], FONT)
   files.append(File.generated(config, f"assets/{FONT}", abs_src_path=str(font)))

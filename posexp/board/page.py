@@ -163,7 +163,8 @@ def notes(board: Board) -> list[str]:
     "count as the low anchor beyond.",
     "Worth is (score − low) / (high − low). Its interquartile mean is over the seeds of "
     + "; ".join(f"{side}: {', '.join(names) or 'no column'}" for side, names in shared.items())
-    + ". Controls and columns with an encoder, which causal encodings lack, are no part of it.",
+    + ". Controls, columns with an encoder, which causal encodings lack, and columns that few rows "
+    "have yet are no part of it.",
   ]
   for column, side in board.columns:
     cells = board.cells(column, side).values()
@@ -180,22 +181,23 @@ def notes(board: Board) -> list[str]:
       said.append(f"{row.name} is provisional: fewer trials and seeds than all others.")
     if (made := len(row.about.get("entries", []))) > 1:
       said.append(f"{row.name} is entry {made} under this name: its code or options changed.")
-    if row.name not in ANCHORS and board.anchor(ANCHORS[0]) and not board.told(row.name):
-      said.append(f"{row.name} is not told apart from rope in any column.")
+  if board.anchor(ANCHORS[0]):
+    alike = [row.name for row in board.rows if row.name not in ANCHORS and not board.told(row.name)]
+    verb = "is" if len(alike) == 1 else "are"
+    said += [f"{', '.join(alike)} {verb} not told apart from rope in any column."] * bool(alike)
   return [*dict.fromkeys(said)]
 
 
 def sections(board: Board) -> list[Section]:
   """Return all tables of a track."""
-  found = [Section(f"{board.track} track: means over columns", means(board), notes(board))]
   sides = [side for side in SIDES if any(each == side for _, each in board.columns)]
   titles = {"within": "at the lengths of training", "beyond": "beyond the lengths of training"}
-  found += [
-    Section(f"{board.track} track: scores {titles[side]}", scores(board, side), [])
-    for side in sides
-  ]
-  found.append(Section(f"{board.track} track: how much it matters", matters(board), []))
-  return [*found, Section(f"{board.track} track: options that trials chose", tuning(board), [])]
+  tables = [("how much it matters", matters(board))]
+  tables += [(f"scores {titles[side]}", scores(board, side)) for side in sides]
+  tables += [("means over columns", means(board)), ("options that trials chose", tuning(board))]
+  found = [Section(f"{board.track} track: {title}", table, []) for title, table in tables]
+  found[-2].notes.extend(notes(board))
+  return found
 
 
 def markdown(boards: Sequence[Board]) -> str:

@@ -114,6 +114,17 @@ def of_file(file: Path, suite: Suite) -> list[Standing]:
   ]
 
 
+def of_folder(folder: Path, suite: Suite) -> list[Standing]:
+  """Return what the files of rows in a folder hold; UserError as in `of_file`."""
+  return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
+
+
+def boards(suite: Suite, rows: Sequence[Standing]) -> list[Board]:
+  """Return the board of each track in which a row has a cell."""
+  found = (Board.of(suite, rows, track) for track in TRACKS)
+  return [board for board in found if board.rows]
+
+
 def chosen(runs: Sequence[Run], about: dict[str, Any], track: str) -> trials.Point | None:
   """Return the best trial of a row in a column for a track, as the command chooses it."""
   (tuning,) = trials.tunings([run for run in runs if run.trial]) or [None]
@@ -164,8 +175,11 @@ class Board:
     return [(c, s) for c, s in pairs if any((c.name, s) in row.cells for row in self.rows)]
 
   def shared(self, side: str) -> list[Column]:
-    """Return the columns that means are over: no controls, and none that causal encodings lack."""
-    return [c for c, s in self.columns if s == side and not c.control and not c.encoder]
+    """Return the columns that means are over, which most rows have: no controls, and none that
+    causal encodings lack.
+    """
+    found = [c for c, s in self.columns if s == side and not c.control and not c.encoder]
+    return [each for each in found if 2 * len(self.cells(each, side)) > len(self.rows)]
 
   def cells(self, column: Column, side: str) -> dict[str, Cell]:
     """Return the cells of a column by their rows."""
