@@ -10,7 +10,7 @@ import yaml
 
 from posexp.board import page, rows, trust
 from posexp.board.standings import Board, of_file
-from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
+from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.leaderboard import arguments, leaderboard
@@ -347,3 +347,19 @@ def test_the_suites_accept_this_code():
   """Else `python scripts/leaderboard.py --freeze` adds it, where no number has changed."""
   for file in FOLDER.glob("*.yaml"):
     Suite.read(file).check_code()
+
+
+def test_the_digest_of_code_heeds_code_alone(monkeypatch, tmp_path):
+  for change, same in {
+    "# a comment": True,
+    '"""Return another word."""': True,
+    "import os": True,
+    "return 1": False,
+  }.items():
+    (tmp_path / "data").mkdir(exist_ok=True)
+    found = []
+    for line in ("", change):
+      (tmp_path / "data/one.py").write_text(f"def f():\n  {line}\n  x = '# no comment'  # one\n")
+      monkeypatch.setattr("posexp.__file__", str(tmp_path / "__init__.py"))
+      found.append(code_digest())
+    assert (found[0] == found[1]) is same, change

@@ -11,9 +11,11 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import tempfile
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,18 +166,30 @@ def _varied(column: Column, given: Mapping[str, Any]) -> Column:
 
 
 def code_digest() -> str:
-  """Return the digest of the code that makes examples and scores, whatever its comments say."""
+  """Return the digest of the code that makes examples and scores, the same in every Python."""
   root = Path(posexp.__file__).parent
   digest = hashlib.sha256()
   for file in sorted(file for pattern in CODE for file in root.glob(pattern)):
-    tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
-      body = getattr(node, "body", None)
-      first = body[0] if isinstance(body, list) and body else None
-      if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):  # a docstring
-        del body[0]
-    digest.update(f"{file.relative_to(root).as_posix()}\n{ast.dump(tree)}\n".encode())
+    digest.update(
+      f"{file.relative_to(root).as_posix()}\n{_bare(file.read_text('utf-8'))}\n".encode()
+    )
   return digest.hexdigest()[:12]
+
+
+def _bare(source: str) -> str:
+  """Return the lines of a module without comments, docstrings, imports and blank lines."""
+  lines = source.splitlines()
+  for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    if token.type == tokenize.COMMENT:
+      row, column = token.start
+      lines[row - 1] = lines[row - 1][:column]
+  for node in ast.walk(ast.parse(source)):
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) and body else None
+    text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)  # a docstring
+    for left in [first] * text + [node] * isinstance(node, (ast.Import, ast.ImportFrom)):
+      lines[left.lineno - 1 : left.end_lineno] = [""] * (left.end_lineno - left.lineno + 1)
+  return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _digest(batches: Iterable[Mapping[str, Any]]) -> str:
