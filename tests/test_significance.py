@@ -116,6 +116,26 @@ def test_seeds_that_do_not_vary_are_tested_by_permutation_and_have_no_interval()
   assert significance.Difference.of({0: 1.0}, by_seed(B), 1.0).p is None
 
 
+@pytest.mark.parametrize(
+  ("a", "b", "paired"),
+  [
+    ([1, 1, 1, 1, 0.75], [0.875, 0.875, 1, 1, 1], False),
+    ([1, 1, 1, 0.75, 0.5], [1, 1, 1, 0.625, 0.625], True),
+  ],
+)
+@pytest.mark.parametrize("most", [1.0, None])
+def test_equal_means_of_seeds_that_vary_are_no_difference(a, b, paired, most):
+  found = significance.contrast(by_seed(a), by_seed(b), most)
+  assert (found.mean, found.paired) == (0.0, paired)
+  assert found.error > 0
+  assert found.p() == 1.0
+  higher = significance.contrast(by_seed([*a, 1]), by_seed([*b, 0.875]), most)
+  lower = significance.contrast(by_seed([*b, 0.875]), by_seed([*a, 1]), most)
+  assert higher.p(higher.mean) == lower.p(lower.mean) == 1.0
+  assert higher.p() == pytest.approx(lower.p())
+  assert 0 < higher.p() < 1
+
+
 def test_an_interval_holds_that_of_t_and_stays_in_the_range_of_the_score():
   assert significance.estimate([0.5]) == (1, 0.5, None, None, None)
   assert significance.estimate([0.1, 0.1, 0.1]) == (3, pytest.approx(0.1), 0.0, None, None)

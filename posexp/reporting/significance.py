@@ -147,10 +147,10 @@ class Contrast(NamedTuple):
     if not self.error:
       same = abs(off) <= EQUAL * max(abs(self.a), abs(self.b))
       return 1.0 if same else 2 / math.comb(sum(self.n), self.n[0])
-    side, low, high = int(off < 0), 0.0, FAR
+    side, sign, low, high = (1, -1, 0.0, FAR) if off < 0 else (0, 1, 0.0, FAR)
     while high - low > 1e-12 * high:
       middle = (low + high) / 2
-      outside = (self.ends(middle)[side] - value) * (1 if off > 0 else -1) > 0
+      outside = (self.ends(middle)[side] - value) * sign > 0
       low, high = (middle, high) if outside else (low, middle)
     return float(min(2 * special.stdtr(self.freedom, -high), 1.0))
 
