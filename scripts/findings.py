@@ -51,7 +51,8 @@ overview.yaml has the rows of the overview's table, `<!-- when -->`, and the sen
 
     want, use, much, sure         texts; {0:.1f} in `much` is the first of the `numbers`
     numbers                       lists: a page, ARGUMENTS, and "GROUP", or "GROUP against GROUP"
-                                  for the size of their difference, also at metrics
+                                  for the size of their difference, also at metrics; or
+                                  leaderboard, "COLUMN SIDE", and a row of its default track
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ from findings_claims import (
 from tabulate import tabulate
 
 from posexp import storage
+from posexp.board.standings import Board, of_folder
+from posexp.board.suite import Suite
 from posexp.errors import UserError
 from posexp.reporting import scores, sentences, tables
 from posexp.reporting.figures import figures, of_all
@@ -329,12 +332,23 @@ def filled(said: Mapping) -> str:
 
 
 def _number(page: str, argv: str, text: str) -> float:
+  if page == "leaderboard":
+    column, _, side = argv.partition(" ")
+    cell = default_track().anchor(text).cells[column, side]
+    return cell.estimate.mean * cell.score.factor
   folder, words = findings_claims.HERE / page, shlex.split(argv)
   named = head(folder).labels
   (one,) = found_in(folder, words, named)
   sides = [values_of(folder, words, named, each) for each in text.split(" against ")]
   means = [statistics.fmean(each.values()) * one.score.factor for each in sides]
   return means[0] if len(means) == 1 else abs(means[0] - means[1])
+
+
+@functools.cache
+def default_track() -> Board:
+  """Return the leaderboard's rows, of which the learning rate alone was tuned."""
+  suite, records = Suite.read(), findings_claims.HERE.parent / "leaderboard" / "records"
+  return Board.of(suite, of_folder(records, suite), "default")
 
 
 def title(folder: Path) -> str:
