@@ -46,9 +46,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   option("--quick", action="store_true", help="fewer trials and seeds: the row is provisional")
   option("--columns", metavar="A,B", type=names, default=[], help="columns to train; default: all")
   option("--name", help="of the row; default: the encoding")
-  option(
-    "--out", metavar="DIR", type=Path, default=Path("leaderboard"), help="default: leaderboard"
-  )
+  option("--out", metavar="DIR", type=Path, help="default: leaderboard")
   option("--suite", metavar="FILE", help="another suite: a file, or 1-large or 1-modern")
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
@@ -67,8 +65,9 @@ def leaderboard(args: argparse.Namespace) -> None:
 
   brought = suites.FOLDER / f"{args.suite or 1}.yaml"
   suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
-  if args.records is None:  # rows of a variant stand apart
-    args.records = PUBLISHED if args.suite is None else PUBLISHED / suite.name
+  own = suite.name if args.suite else ""  # rows of other suites stand apart
+  args.records = PUBLISHED / own if args.records is None else args.records
+  args.out = Path("leaderboard", own) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
   if args.verify:
     verify(args, suite)

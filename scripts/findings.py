@@ -47,12 +47,7 @@ claim rests on one of the `scores`:
 `labels` name groups, and `dropped` lists claims of the first edition that are no more: claim, was,
 because.
 
-overview.yaml has the rows of the overview's table, `<!-- when -->`, and the sentence below it:
-
-    want, use, much, sure         texts; {0:.1f} in `much` is the first of the `numbers`
-    numbers                       lists: a page, ARGUMENTS, and "GROUP", or "GROUP against GROUP"
-                                  for the size of their difference, also at metrics; or
-                                  leaderboard, "COLUMN SIDE", and a row of its default track
+The overview's table, `<!-- when -->`, is that of findings_overview.py.
 """
 
 from __future__ import annotations
@@ -62,31 +57,17 @@ import csv
 import functools
 import re
 import shlex
-import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import findings_claims
-import yaml
-from findings_claims import (
-  HEADS,
-  TELLS,
-  Judged,
-  found_in,
-  given,
-  head,
-  judged,
-  runs_of,
-  tell_rows,
-  values_of,
-)
+import findings_overview
+from findings_claims import HEADS, TELLS, Judged, found_in, given, head, judged, runs_of, tell_rows
 from tabulate import tabulate
 
 from posexp import storage
-from posexp.board.standings import Board, of_folder
-from posexp.board.suite import Suite
 from posexp.errors import UserError
 from posexp.reporting import scores, sentences, tables
 from posexp.reporting.figures import figures, of_all
@@ -318,39 +299,6 @@ def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
   return "\n\n".join(parts)
 
 
-def when(_: object) -> str:
-  """Return what to use when, as a table, with a sentence below it."""
-  said = yaml.safe_load((findings_claims.HERE / "overview.yaml").read_text(encoding="utf-8"))
-  rows = [[each["want"], each["use"], filled(each), each["sure"]] for each in said["rows"]]
-  table = tabulate(rows, ["you want to", "use", "by how much", "how sure"], "pipe")
-  return f"{table}\n\n{wrapped(filled(said['below']))}"
-
-
-def filled(said: Mapping) -> str:
-  """Return the text of a row with its numbers, as their reports show them."""
-  return said["much"].format(*(_number(*each) for each in said["numbers"]))
-
-
-def _number(page: str, argv: str, text: str) -> float:
-  if page == "leaderboard":
-    column, _, side = argv.partition(" ")
-    cell = default_track().anchor(text).cells[column, side]
-    return cell.estimate.mean * cell.score.factor
-  folder, words = findings_claims.HERE / page, shlex.split(argv)
-  named = head(folder).labels
-  (one,) = found_in(folder, words, named)
-  sides = [values_of(folder, words, named, each) for each in text.split(" against ")]
-  means = [statistics.fmean(each.values()) * one.score.factor for each in sides]
-  return means[0] if len(means) == 1 else abs(means[0] - means[1])
-
-
-@functools.cache
-def default_track() -> Board:
-  """Return the leaderboard's rows, of which the learning rate alone was tuned."""
-  suite, records = Suite.read(), findings_claims.HERE.parent / "leaderboard" / "records"
-  return Board.of(suite, of_folder(records, suite), "default")
-
-
 def title(folder: Path) -> str:
   """Return the title of a page."""
   text = (folder / "README.md").read_text(encoding="utf-8")
@@ -387,8 +335,12 @@ def front(text: str, folders: Sequence[Path]) -> str:
     UserError: a page's claims or records do not say them.
   """
   found = {folder: judged(folder)[0] for folder in folders}
-  tables = {"overview": overview, "changed": changed, "when": when}
-  return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]](found)}\n\n{part[4]}", text)
+  tables = {
+    "overview": lambda: overview(found),
+    "changed": lambda: changed(found),
+    "when": findings_overview.when,
+  }
+  return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]]()}\n\n{part[4]}", text)
 
 
 def main(names: Sequence[str]) -> None:

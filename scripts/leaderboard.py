@@ -106,8 +106,8 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
 def main() -> None:
   """Draw the pages, or freeze the suite."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--freeze", action="store_true", help="write what is frozen of suite 1")
-  file, *varied = sorted(FOLDER.glob("1*.yaml"), key=lambda each: each.stem)
+  parser.add_argument("--freeze", action="store_true", help="write what is frozen of the suites")
+  file, varied = FOLDER / "1.yaml", sorted(FOLDER.glob("1-*.yaml"))
   if parser.parse_args().freeze:
     for each in (file, *varied):
       freeze(each)
