@@ -18,6 +18,7 @@ from posexp.reporting import claims, labels, results, tables
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL, Contrast, contrast
+from posexp.reporting.trials import tracks, tunings
 from posexp.runs import Run
 from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import NAME, held, read_records
@@ -78,9 +79,10 @@ def _head(file: Path, text: str) -> Head:
 
 @functools.cache
 def read(paths: tuple[Path, ...]) -> list[Run]:
-  """Return the runs in files of records, or in folders with one."""
+  """Return the runs in files of records, or in folders with one, as a report counts them."""
   files = [held(path) or path / NAME for path in paths]
-  return with_extrapolation([run for file in files for run in read_records(file)])
+  every = [run for file in files for run in read_records(file, trials=True)]
+  return with_extrapolation(tracks(every, tunings(every)))
 
 
 def given(folder: Path, argv: Sequence[str]) -> tuple[Any, list[str]]:
