@@ -161,9 +161,10 @@ class Relation(nnx.Module):
 
   @property
   def supports_fused(self) -> bool:
-    """Whether `fused` equals `attend`: a class overrides it, or nothing that it replaces.
+    """Whether `fused` equals `attend`: where a class overrides it, or none of what it replaces.
 
-    Declared by a class, a subclass that overrides `score` would inherit a wrong answer.
+    It is found out rather than declared, since a subclass that overrides `score` alone would inherit
+    a declaration that is no longer true.
     """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused

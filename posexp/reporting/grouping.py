@@ -84,7 +84,7 @@ def _alike(value: str, typed: str) -> bool:
 
 
 def text_size(run: Run) -> str | None:
-  """Return how many bytes of text a language model was tested on; None of all else."""
+  """Return how many bytes of text a language model was tested on, or None of any other model."""
   size = run.score("test/bytes")
   return None if size is None else f"{size:,.0f}"
 
