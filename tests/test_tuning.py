@@ -58,6 +58,8 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   }
   assert (len(every), len(read_runs([Path("runs")])[0])) == (32, 8)
   assert [each.edges for each in found] == [[], ["train.learning_rate=0.01"]]
+  both = [found[1], dataclasses.replace(found[1], label="mine")]
+  assert next(trials.notes(both)).startswith("rpr, mine: the best trial lies at the edge of what")
   alike = [each._replace(mean=0.5, loss=abs(n - 1)) for n, each in enumerate(found[1].points)]
   alike = dataclasses.replace(found[1], points=alike)
   assert (alike.best, alike.edges) == (alike.points[1], [])

@@ -209,12 +209,16 @@ def _trial(run: Run, of: Score | None) -> str:
 
 def notes(found: Sequence[Tuning]) -> Iterator[str]:
   """Yield what a reader of tuned results must know."""
+  at_edges: dict[str, list[str]] = {}
   for each in found:
     if each.edges:
-      yield (
-        f"{each.label}: the best trial lies at the edge of what was tried "
-        f"({', '.join(each.edges)}); values beyond it may be better."
-      )
+      at_edges.setdefault(", ".join(each.edges), []).append(each.label)
+  for edges, names in at_edges.items():
+    yield (
+      f"{listed(names, 8)}: the best trial lies at the edge of what was tried ({edges}); "
+      "values beyond it may be better."
+    )
+  for each in found:
     if left := sum(run.summary is None for point in each.points for run in point.runs):
       yield f"{each.label}: {counted(left, 'trial')} not finished, so the choice may change."
   counts = [sum(len(point.runs) for point in each.points) for each in found]
