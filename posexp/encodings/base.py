@@ -163,8 +163,8 @@ class Relation(nnx.Module):
   def supports_fused(self) -> bool:
     """Whether `fused` equals `attend`: where a class overrides it, or none of what it replaces.
 
-    It is found out rather than declared, since a subclass that overrides `score` alone would inherit
-    a declaration that is no longer true.
+    It is found out rather than declared, since a subclass that overrides `score` alone would
+    inherit a declaration that is no longer true.
     """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused

@@ -258,8 +258,8 @@ def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Dif
 def against_itself(results: Results) -> Group | None:
   """Return a part of the baseline with its difference to the rest (A/A), which is due to chance.
 
-  The part is the second runs, where seeds were run twice, or else every other seed. None if there are
-  too few runs to divide.
+  The part is the second runs, where seeds were run twice, or else every other seed. None if there
+  are too few runs to divide.
   """
   base, score = results.baseline, results.score
   if base is None or len(base.counted) < 2:
