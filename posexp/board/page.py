@@ -132,7 +132,8 @@ def tuning(board: Board) -> Table:
 
 def agreement(board: Board, variants: Sequence[Board]) -> Section:
   """Return whether variants of a suite, with other models, rank the rows of a board alike."""
-  heads = ["variant", "column", "side", "rows", "rank correlation", "best here", "best there"]
+  heads = ["variant", "column", "side", "rows", "rank correlation"]
+  heads += [f"best in suite {board.suite.name}", "best in the variant"]
   rows = []
   for other in variants:
     for column, side in other.columns:
