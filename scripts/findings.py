@@ -207,10 +207,8 @@ def setting(folder: Path, argv: Sequence[str], *_: object) -> list[str]:
   def values(found: Iterable[object]) -> str:
     return ", ".join(sorted({str(each) for each in found if each is not None}))
 
-  rows = [
-    [f"`{key}`", values(run.settings.get(key) for run in runs) or "chosen by trials"]
-    for key in OPTIONS
-  ]
+  said = {key: values(run.settings.get(key) for run in runs) for key in OPTIONS}
+  rows = [[f"`{key}`", text] for key, text in said.items() if text]  # tuned options have none
   seconds = sum(run.score("time/seconds") or 0 for run in runs)
   rows += [
     ["steps", values(f"{run.score('stopped_at'):,.0f}" for run in runs)],

@@ -61,7 +61,7 @@ class Curve(NamedTuple):
 
 
 def half_interval(values: np.ndarray) -> float:
-  """Return half the 95 % t interval of the mean of values; NaN if there is one."""
+  """Return half the 95 % t interval of the mean of values; NaN of a single one."""
   found = estimate(values)
   return math.nan if found.sd is None else found.half or 0.0
 
