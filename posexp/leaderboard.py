@@ -44,7 +44,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser = OptionsParser("leaderboard", __doc__, options)
   option = parser.add_argument
   option("--quick", action="store_true", help="fewer trials and seeds: the row is provisional")
-  option("--columns", metavar="A,B", type=names, default=[], help="columns to train; default: all")
+  which = "columns to train; default: those with published rows"
+  option("--columns", metavar="A,B", type=names, default=[], help=which)
   option("--name", help="of the row; default: the encoding")
   option("--out", metavar="DIR", type=Path, help="default: leaderboard")
   option("--suite", metavar="FILE", help="another suite: a file, or 1-large or 1-modern")
@@ -110,7 +111,9 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   for file in (args.out / f"{row.name}.parquet" for row in asked):
     if file.exists() and rows.about_row(file)["suite"] != suite.digest:
       raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
-  columns = suite.chosen(args.columns)
+  published = of_folder(args.records, suite)
+  filled = {column for standing in published for column, _ in standing.cells}
+  columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
   suite.check_code()
   with explained(args.overrides):
     plans = [*rows.planned(suite, asked, columns, args.quick, place_of(args))]
@@ -124,13 +127,13 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   )
   if not suite.frozen:
     print("note      this suite is not frozen: once it is, these runs are of another one")
-  published = {each.stem for each in args.records.glob("*.parquet")}
+  if empty := ",".join(name for name in suite.columns if filled and name not in filled):
+    print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
   if own_code := [row for row in asked if left and row.encoding in plugins.found("encoding")]:
     _check(own_code[0].encoding, options)
-  if left and published & {"rope", "none"} and not {row.name for row in asked} <= {"rope", "none"}:
-    for line in trust.calibrate(
-      suite, of_folder(args.records, suite), args.out, how_of(args), train
-    ):
+  known = {each.name for each in published} & {"rope", "none"}
+  if left and known and not {row.name for row in asked} <= {"rope", "none"}:
+    for line in trust.calibrate(suite, published, args.out, how_of(args), train):
       print(f"calibrate {line}", flush=True)
   elif left:
     print("calibrate nothing: there is no published row of rope or none to compare with")

@@ -5,7 +5,7 @@ docs/findings/overview.yaml has its `rows`, and under `below` the sentence after
     want, use, much, sure    texts; {0:.1f} in `much` is the first of the `numbers`
     numbers                  lists: a page, ARGUMENTS of a report, and "GROUP", or "GROUP against
                              GROUP" for the size of their difference, also at metrics; or
-                             leaderboard, "COLUMN SIDE", and a row of its default track
+                             leaderboard, "COLUMN SIDE TRACK", and a row
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def filled(said: Mapping) -> str:
 
 def _number(page: str, argv: str, text: str) -> float:
   if page == "leaderboard":
-    column, _, side = argv.partition(" ")
-    cell = default_track().anchor(text).cells[column, side]
+    column, side, track = argv.split()
+    cell = board(track).anchor(text).cells[column, side]
     return cell.estimate.mean * cell.score.factor
   folder, words = HERE / page, shlex.split(argv)
   named = head(folder).labels
@@ -51,7 +51,7 @@ def _number(page: str, argv: str, text: str) -> float:
 
 
 @functools.cache
-def default_track() -> Board:
-  """Return the leaderboard's rows, of which the learning rate alone was tuned."""
+def board(track: str) -> Board:
+  """Return the leaderboard's rows in one of its tracks."""
   suite, records = Suite.read(), HERE.parent / "leaderboard" / "records"
-  return Board.of(suite, of_folder(records, suite), "default")
+  return Board.of(suite, of_folder(records, suite), track)

@@ -17,7 +17,7 @@ from posexp.leaderboard import arguments, leaderboard
 from posexp.reporting import aggregates
 from posexp.runs import RunWriter, folder
 from posexp.runs.examples import Examples
-from posexp.runs.lengths import extrapolation
+from posexp.runs.lengths import area, extrapolation
 from posexp.runs.records import read_records, write_records
 
 LENGTHS = [2, 4, 5, 6]
@@ -175,6 +175,16 @@ def test_a_quick_row_is_provisional_and_never_in_the_tuned_track(home):
   assert len(home.trained) == 3 + 2
   assert board("rope", track="tuned").rows == []
   assert "rope is provisional" in page.markdown([board("rope")])
+
+
+def test_a_row_has_the_columns_that_are_published_unless_others_are_named(home, capsys):
+  typed("encoding=rope", "--quick", "--columns", "copy")
+  publish("rope")
+  typed("encoding=alibi", "--quick")
+  assert {each["task"]["name"] for each in home.trained} == {"copy"}
+  advice = re.search("no row is published in majority yet: (--.*) trains", capsys.readouterr().out)
+  typed("encoding=alibi", "--quick", *advice[1].split())
+  assert home.trained[-1]["task"]["name"] == "majority"
 
 
 def edited(about=None, trial=None, final=None, drop=0):
@@ -341,6 +351,16 @@ def test_the_suite_is_complete_and_fits_its_budget():
   assert whole * seconds / 2 <= 3 * 3600  # on two cores
   assert quick * seconds / 2 <= 45 * 60
   assert all(each.why for each in suite.columns.values())
+
+
+def test_an_area_is_worth_nothing_where_a_model_guesses_beyond_training():
+  suite = Suite.read(FOLDER / "1.yaml")
+  areas = [c for c in suite.columns.values() if c.beyond and c.beyond.score == "beyond/area"]
+  assert len(areas) >= 6
+  for column in areas:
+    task = trust.config_of(column, "none", 0)["task"]
+    guesses = {n: column.within.low for n in task["lengths"] if n > task["longest"]}
+    assert column.beyond.low == pytest.approx(area({task["longest"]: 1, **guesses}), abs=1e-4)
 
 
 def test_the_suites_accept_this_code():

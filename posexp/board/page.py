@@ -167,16 +167,15 @@ def notes(board: Board) -> list[str]:
     + ". Controls, columns with an encoder, which causal encodings lack, and columns that few rows "
     "have yet are no part of it.",
   ]
+  greatest = {c.name: f"rate={c.learning_rate * max(budget.rates):g}" for c, _ in board.columns}
+  choices = [each for row in board.rows for each in row.chosen.items()]
+  if edge := sum(typed.endswith(greatest[name]) for name, typed in choices):
+    said.append(
+      f"Trials chose the greatest rate in {edge} of {len(choices)} cells: even greater ones may be "
+      "better there."
+    )
   for column, side in board.columns:
-    cells = board.cells(column, side).values()
-    if not column.control and len(cells) > 1:
-      means = [each.worth.mean() for each in cells]
-      if max(means) - min(means) < SEEN:
-        said.append(
-          f"{column.name} ({side}) tells no rows apart: all are within {SEEN:g} of worth."
-        )
-    if column.control == "A/A" and any(c is column for c, _ in board.told("none")):
-      said.append(f"{column.name} needs no order and tells rows apart: doubt this table.")
+    said += _of_column(board, column, side)
   for row in board.rows:
     if row.about["quick"]:
       said.append(f"{row.name} is provisional: fewer trials and seeds than all others.")
@@ -187,6 +186,21 @@ def notes(board: Board) -> list[str]:
     verb = "is" if len(alike) == 1 else "are"
     said += [f"{', '.join(alike)} {verb} not told apart from rope in any column."] * bool(alike)
   return [*dict.fromkeys(said)]
+
+
+def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:
+  """Yield what a reader must know of one side of a column."""
+  cells = board.cells(column, side)
+  means = [each.worth.mean() for each in cells.values()]
+  if not column.control and len(cells) > 1 and max(means) - min(means) < SEEN:
+    yield f"{column.name} ({side}) tells no rows apart: all are within {SEEN:g} of worth."
+  unlearned = [(n, c) for n, c in cells.items() if c.learned < len(c.runs)]
+  if side == "beyond" and unlearned:
+    unlearned.sort(key=lambda item: -item[1].of_all_seeds)
+    shares = [f"{name} {cell.score.number(cell.of_all_seeds)}" for name, cell in unlearned]
+    yield f"{column.name} ({side}), seeds that did not learn included: {', '.join(shares)}."
+  if column.control == "A/A" and any((column, side) in board.told(name) for name in cells):
+    yield f"{column.name} ({side}) needs no order and tells rows apart: doubt this table."
 
 
 def sections(board: Board) -> list[Section]:

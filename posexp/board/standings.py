@@ -58,6 +58,12 @@ class Cell:
     return sum(run.learned("beyond") is not False for run in self.runs)
 
   @property
+  def of_all_seeds(self) -> float:
+    """The mean score of all runs, in which those that have not learned the task have their own."""
+    found = (run.score(self.column.sides[self.side].score) for run in self.runs)
+    return statistics.fmean(value for value in found if value is not None)
+
+  @property
   def reach(self) -> float | None:
     """The mean of the longest lengths that are reached."""
     found = [value for run in self.runs if (value := run.score("beyond/reach")) is not None]
