@@ -66,14 +66,14 @@ def leaderboard(args: argparse.Namespace) -> None:
 
   brought = suites.FOLDER / f"{args.suite or 1}.yaml"
   suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
-  own = suite.name if args.suite else ""  # rows of other suites stand apart
+  own = "" if brought == suites.FOLDER / "1.yaml" else suite.name  # rows of others stand apart
   args.records = PUBLISHED / own if args.records is None else args.records
   args.out = Path("leaderboard", own) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
   if args.verify:
     verify(args, suite)
   elif "encoding" in named:
-    train_rows(args, suite, named["encoding"].split(","))
+    train_rows(args, suite, [name for name in named["encoding"].split(",") if name])
   elif args.overrides or args.quick or args.columns or args.name:
     raise UserError("name what is to be trained: python -m posexp.leaderboard encoding=NAME ...")
   if not args.verify:
@@ -96,7 +96,7 @@ def place_of(args: argparse.Namespace) -> Path:
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
   """Train rows one after another, and write the file of each, whatever has been finished of it."""
   from posexp.board import rows, trust
-  from posexp.board.standings import of_folder
+  from posexp.board.standings import ANCHORS, of_folder
   from posexp.sweeps.sweep import DONE
   from posexp.train import train
 
@@ -109,8 +109,11 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     )
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
   for file in (args.out / f"{row.name}.parquet" for row in asked):
-    if file.exists() and rows.about_row(file)["suite"] != suite.digest:
+    about = rows.about_row(file) if file.exists() else {"suite": suite.digest, "quick": True}
+    if about["suite"] != suite.digest:
       raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
+    if args.quick and not about["quick"]:
+      raise UserError(f"{near(file)} is a whole row: leave --quick out, or name another folder")
   published = of_folder(args.records, suite)
   filled = {column for standing in published for column, _ in standing.cells}
   columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
@@ -129,13 +132,14 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print("note      this suite is not frozen: once it is, these runs are of another one")
   if empty := ",".join(name for name in suite.columns if filled and name not in filled):
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
-  if own_code := [row for row in asked if left and row.encoding in plugins.found("encoding")]:
-    _check(own_code[0].encoding, options)
-  known = {each.name for each in published} & {"rope", "none"}
-  if left and known and not {row.name for row in asked} <= {"rope", "none"}:
+  for row in asked:
+    if left and row.encoding in plugins.found("encoding"):
+      _check(row.encoding, options)
+  known = {each.name for each in published} & {*ANCHORS}
+  if left and known and not {row.name for row in asked} <= {*ANCHORS}:
     for line in trust.calibrate(suite, published, args.out, how_of(args), train):
       print(f"calibrate {line}", flush=True)
-  elif left:
+  elif left and not known:
     print("calibrate nothing: there is no published row of rope or none to compare with")
   unfinished = []
   for row, found, without in plans:
@@ -146,7 +150,8 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
       done = rows.train_row(found, suite, how_of(args), train)
     finally:
       count = rows.write_row(file, suite, row, found, args.quick)
-    print(f"written: {near(file)}, {counted(count, 'run')}", flush=True)
+    if count:
+      print(f"written: {near(file)}, {counted(count, 'run')}", flush=True)
     unfinished += [row.name] * (not done)
   if unfinished:
     raise UserError(f"{', '.join(unfinished)}: runs have failed; the same command tries them again")
@@ -165,7 +170,7 @@ def _check(encoding: str, options: Sequence[str]) -> None:
 
 def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   """Draw the tables and the page of published rows and of those of --out; print the tables."""
-  from posexp.board import page, standings
+  from posexp.board import page, standings, tables
 
   files = {file.stem: file for file in sorted(args.records.glob("*.parquet"))}
   files |= {file.stem: file for file in sorted(args.out.glob("*.parquet"))}
@@ -179,7 +184,7 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   args.out.mkdir(parents=True, exist_ok=True)
   page.write(boards, args.out)
   if echo:
-    print(page.markdown(boards))
+    print(tables.markdown(boards))
   print(f"written: {near(args.out)}/leaderboard.html and .md, with heat maps and LaTeX")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from posexp import storage
-from posexp.board import page
+from posexp.board import page, tables
 from posexp.board.standings import Board, Standing, boards, of_folder
 from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
 from posexp.board.trust import SEEDS, config_of
@@ -71,7 +71,7 @@ def seconds(rows: Sequence[Standing], column: str) -> str:
     value
     for row in rows
     if row.about["encoding"] == "rope"
-    for (name, _), value in row.seconds().items()
+    for (name, _), value in row.costs("time/cpu_seconds").items()
     if name == column
   ]
   return f"{statistics.median(found):.0f}" if found else MISSING
@@ -119,16 +119,18 @@ def main() -> None:
     (HERE / "leaderboard.md").unlink()  # which stands in README.md
     (HERE / "leaderboard.html").unlink()  # which is made whenever the site is
   others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
-  shown = "[A page](leaderboard.html) has these tables; sort them, and choose columns.\n\n"
+  shown = (
+    "On the site, [a page](leaderboard.html) has these tables; sort them, and choose columns.\n\n"
+  )
   maps = "".join(
     f"![worth {side} in the {board.track} track]({board.track}-{side}.svg)\n\n"
     for board in tracks
     for side in dict.fromkeys(side for _, side in board.columns)
   )
-  tables = page.markdown(tracks)
+  text = tables.markdown(tracks)
   if any(other.rows for other in others):
-    tables += "\n" + document([page.agreement(tracks[0], others)])
-  fill("README.md", shown + maps + tables if tracks else NOTHING)
+    text += "\n" + document([tables.agreement(tracks[0], others)])
+  fill("README.md", shown + maps + text if tracks else NOTHING)
   fill("columns.md", can_tell(suite, rows))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from posexp.board import page, rows, trust
+from posexp.board import page, rows, tables, trust
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
 from posexp.config import plugins
@@ -123,10 +123,12 @@ def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(home, capsys):
   typed("encoding=rope,none")
   publish("rope", "none")
   before = len(home.trained)
-  for stop in (before + 5, before + 27):
+  for stop, complete in ((before + 5, 0), (before + 26, 1)):
     home.stops = stop
     with pytest.raises(KeyboardInterrupt):
       typed("encoding=mine", "plugins=mine.py")
+    shown = tables.markdown([Board.of(tiny(), of_file(Path("out/mine.parquet"), tiny()), "tuned")])
+    assert ("(n = 2)" in shown) == complete
   home.stops = None
   typed("encoding=mine", "plugins=mine.py")
   of_mine = home.trained[before:]
@@ -158,11 +160,11 @@ def test_a_board_says_who_is_better_by_how_much_and_whether_it_can_tell(home):
   better = found.improvements("beyond", "rope")
   assert better["none"].value == 0.0
   assert found.ranks("beyond") == pytest.approx({"rope": 1.0, "alibi": 1 / 2, "none": 1 / 3})
-  assert found.slower(found.anchor("rope")) == pytest.approx(4 / 3)
+  assert found.cost(found.anchor("rope"), "time/cpu_seconds") == pytest.approx(4 / 3)
   cell = found.cells(copy, "beyond")["rope"]
   assert found.overall("beyond")["rope"].value == pytest.approx(np.sort(cell.worth).mean())
   assert 0 < found.detectable(copy, "beyond") < 1
-  texts = [page.markdown([found]), page.page([found]), page.latex(found, "beyond")]
+  texts = [tables.markdown([found]), page.page([found]), tables.latex(found, "beyond")]
   for text in texts:
     assert cell.score.number(cell.estimate.mean) in text
   seeds = " ".join(map(cell.score.number, cell.values.values()))
@@ -174,7 +176,11 @@ def test_a_quick_row_is_provisional_and_never_in_the_tuned_track(home):
   typed("encoding=rope", "--quick", "--columns", "copy")
   assert len(home.trained) == 3 + 2
   assert board("rope", track="tuned").rows == []
-  assert "rope is provisional" in page.markdown([board("rope")])
+  assert "rope is provisional" in tables.markdown([board("rope")])
+  typed("encoding=rope")  # whole, which goes on from it
+  assert "rope is" not in tables.markdown([board("rope")])
+  with pytest.raises(UserError, match=r"out/rope.parquet is a whole row: leave --quick out"):
+    typed("encoding=rope", "--quick")
 
 
 def test_a_row_has_the_columns_that_are_published_unless_others_are_named(home, capsys):
@@ -278,6 +284,9 @@ MISTAKES = {
   "encoding=rope rope.base=500": "a row with options needs a name",
   "encoding=rope --columns cpoy": "--columns cpoy: suite tiny has copy, majority",
   "encoding=ropee": "encoding=ropee",
+  "encoding=rope rope.p=0.5,0.75 --name both": "rope.p=0.5,0.75: a row has one value",
+  "encoding=alibi alibi.learned=true --name steep": "the tuned track of alibi tries this value",
+  "encoding=alibi --name rope": "--name rope: this is the row of the encoding rope",
   "encoding=rope,none --name both": "--name: several encodings have no options and no name",
   "--quick": "name what is to be trained",
   "--verify suite.yaml": "is no row of a leaderboard",
@@ -334,7 +343,7 @@ def test_a_variant_ranks_rows_beside_its_suite(home):
   assert {each["model"]["d_model"] for each in home.trained[before:]} == {16}
   files = sorted(Path("wide").glob("*.parquet"))
   other = Board.of(wide, [row for file in files for row in of_file(file, wide)], "default")
-  section = page.agreement(board("rope", "none", "alibi", "mine"), [other])
+  section = tables.agreement(board("rope", "none", "alibi", "mine"), [other])
   (within, beyond) = section.table[1]
   assert within[:4] == ["wide", "copy", "within", "3"]
   assert beyond[4].startswith("-1.00")

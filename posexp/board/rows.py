@@ -52,6 +52,16 @@ class Row:
           "positions and of model.logits_by alone; leave it out"
         )
     look_up(all_encodings(), encoding, "encoding")
+    for override in read(options):
+      if override.is_sweep_override():
+        raise UserError(f"{override.input_line}: a row has one value; train a row for each")
+    if (other := alternative_of(encoding)) and f"{other[0]}={show(other[1])}" in options:
+      raise UserError(
+        f"{other[0]}={show(other[1])}: the tuned track of {encoding} tries this value already; "
+        "leave it out"
+      )
+    if name in all_encodings() and (name != encoding or options):
+      raise UserError(f"--name {name}: this is the row of the encoding {name}; take another name")
     if options and not name:
       raise UserError(
         f"{' '.join(options)}: a row with options needs a name: --name {encoding}-2, say"
@@ -197,7 +207,8 @@ def write_row(
   if about.items() <= before.items():  # columns that were trained by another command
     kept = read_records(file, trials=True)
     runs = [*runs, *(run for run in kept if run.task not in columns)]
-  entries = [*dict.fromkeys([*before.get("entries", []), storage.digest(about)])]
+  entry = storage.digest({key: value for key, value in about.items() if key != "quick"})
+  entries = [*dict.fromkeys([*before.get("entries", []), entry])]
   file.parent.mkdir(parents=True, exist_ok=True)
   return write_records(file, runs, packed_examples, about | {"entries": entries})
 

@@ -85,18 +85,12 @@ class Standing:
     found = [self.cells.get((each.name, side)) for each in columns]
     return None if None in found else [each.worth for each in found]
 
-  def cost(self, key: str) -> float | None:
-    """Return the mean over columns of a fact of the runs, such as `parameters`."""
-    runs = {cell.column.name: cell.runs[0] for cell in self.cells.values()}
-    found = [value for run in runs.values() if (value := run.score(key)) is not None]
-    return statistics.fmean(found) if found else None
-
-  def seconds(self) -> dict[tuple[str, str], float]:
-    """Return the processor seconds of a run by column and processor, the median over runs."""
+  def costs(self, key: str) -> dict[tuple[str, str], float]:
+    """Return a fact of its runs, such as `parameters`, by column and processor: their median."""
     every: dict[tuple[str, str], list[float]] = {}
     for cell in self.cells.values():
       for run in cell.runs:
-        if (value := run.score("time/cpu_seconds")) is not None:
+        if (value := run.score(key)) is not None:
           every.setdefault((cell.column.name, str(run.facts.get("processor"))), []).append(value)
     return {key: statistics.median(values) for key, values in every.items()}
 
@@ -241,10 +235,11 @@ class Board:
     """Return the smallest difference that a column's seeds find with a power of 80 %, if rows vary
     over seeds as the median row does.
     """
-    found = [cell.estimate for cell in self.cells(column, side).values() if cell.estimate.n > 1]
+    n, cells = self.suite.whole.seeds, self.cells(column, side).values()
+    found = [cell.estimate.sd for cell in cells if cell.estimate.n == n > 1]
     if not found:
       return None
-    n, variance = found[0].n, statistics.median(each.sd**2 / each.n for each in found)
+    variance = statistics.median(each**2 / n for each in found)
     both = Contrast(0.0, 0.0, np.diag([variance] * 2), 2.0 * (n - 1), None, (n, n), False)
     return both.detectable()
 
@@ -257,9 +252,9 @@ class Board:
       dict(zip(found, aggregates.reciprocal_ranks(means).tolist(), strict=True)) if found else {}
     )
 
-  def slower(self, row: Standing) -> float | None:
-    """Return the processor time of a row's runs in those of `none`, on one processor."""
+  def cost(self, row: Standing, key: str) -> float | None:
+    """Return what a row costs in terms of `none`, on one processor: the median over columns."""
     none = self.anchor("none")
-    own, base = (each.seconds() if each else {} for each in (row, none))
-    ratios = [own[key] / base[key] for key in own if base.get(key)]
+    own, base = (each.costs(key) if each else {} for each in (row, none))
+    ratios = [own[place] / base[place] for place in own if base.get(place)]
     return statistics.median(ratios) if ratios else None

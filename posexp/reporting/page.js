@@ -106,7 +106,7 @@ function sortable(table) {
 
 for (const table of document.querySelectorAll("table")) sortable(table);
 for (const row of document.querySelectorAll(".groups tbody tr")) {
-  row.dataset.group = row.cells[0].textContent.trim();
+  row.dataset.group ??= row.cells[0].textContent.trim();
   row.cells[0].onclick = () => pick(row.dataset.group);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
