@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +30,7 @@ from posexp.errors import UserError, counted, lasting, near
 from posexp.status import doing
 
 if TYPE_CHECKING:
+  from posexp.board.rows import Row
   from posexp.board.suite import Suite
 
 PUBLISHED = Path(__file__).parents[1] / "docs" / "leaderboard" / "records"
@@ -100,20 +99,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   from posexp.sweeps.sweep import DONE
   from posexp.train import train
 
-  own = [o for o in args.overrides if o.key_or_group != "encoding"]
-  options = [o.input_line for o in own if not o.key_or_group.startswith(HOW)]
-  if len(encodings) > 1 and (options or args.name):
-    given = " ".join([*options, *(["--name"] if args.name else [])])
-    raise UserError(
-      f"{given}: several encodings have no options and no name: train a row at a time"
-    )
-  asked = [rows.Row.named(each, options, args.name) for each in encodings]
-  for file in (args.out / f"{row.name}.parquet" for row in asked):
-    about = rows.about_row(file) if file.exists() else {"suite": suite.digest, "quick": True}
-    if about["suite"] != suite.digest:
-      raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
-    if args.quick and not about["quick"]:
-      raise UserError(f"{near(file)} is a whole row: leave --quick out, or name another folder")
+  asked = _asked(args, suite, encodings)
   published = of_folder(args.records, suite)
   filled = {column for standing in published for column, _ in standing.cells}
   columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
@@ -134,7 +120,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
   for row in asked:
     if left and row.encoding in plugins.found("encoding"):
-      _check(row.encoding, options)
+      trust.check_properties(row.encoding, row.options)
   known = {each.name for each in published} & {*ANCHORS}
   if left and known and not {row.name for row in asked} <= {*ANCHORS}:
     for line in trust.calibrate(suite, published, args.out, how_of(args), train):
@@ -157,15 +143,25 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     raise UserError(f"{', '.join(unfinished)}: runs have failed; the same command tries them again")
 
 
-def _check(encoding: str, options: Sequence[str]) -> None:
-  """Raise UserError if an encoding of one's own lacks a property that all encodings have."""
-  files = ",".join(map(str, plugins.files()))
-  words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", f"plugins=[{files}]"]
-  print(f"check     {encoding}: the properties of every encoding, about a minute", flush=True)
-  done = subprocess.run([*words, *options], capture_output=True, text=True)
-  if done.returncode:
-    failed = [line for line in done.stdout.splitlines() if " fails " in line] or [done.stderr]
-    raise UserError(f"posexp.check: {failed[0].strip()}; it has no place before that holds")
+def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
+  """Return the rows that are asked for; UserError if one cannot be, or not in this folder."""
+  from posexp.board import rows
+
+  own = [o for o in args.overrides if o.key_or_group != "encoding"]
+  options = [o.input_line for o in own if not o.key_or_group.startswith(HOW)]
+  if len(encodings) > 1 and (options or args.name):
+    given = " ".join([*options, *(["--name"] if args.name else [])])
+    raise UserError(
+      f"{given}: several encodings have no options and no name: train a row at a time"
+    )
+  asked = [rows.Row.named(each, options, args.name) for each in encodings]
+  for file in (args.out / f"{row.name}.parquet" for row in asked):
+    about = rows.about_row(file) if file.exists() else {"suite": suite.digest, "quick": True}
+    if about["suite"] != suite.digest:
+      raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
+    if args.quick and not about["quick"]:
+      raise UserError(f"{near(file)} is a whole row: leave --quick out, or name another folder")
+  return asked
 
 
 def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
@@ -190,10 +186,15 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
 
 def verify(args: argparse.Namespace, suite: Suite) -> None:
   """Print what holds of an entry; UserError if it is refused."""
-  from posexp.board import trust
+  from posexp.board import verification
   from posexp.train import train
 
-  for line in trust.verify(args.verify, suite, args.out, how_of(args), train):
+  given = [f"--{name}" for name in ("quick", "columns", "name") if getattr(args, name)]
+  given += [o.input_line for o in args.overrides if not o.key_or_group.startswith(HOW)]
+  if given:
+    raise UserError(f"{given[0]}: --verify takes what was trained from the file; leave it out")
+  place, how = args.out, how_of(args)
+  for line in verification.verify(args.verify, suite, args.records, place, how, train):
     print(line, flush=True)
   print(f"{near(args.verify)} is in order")
 

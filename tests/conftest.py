@@ -26,7 +26,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 # By room of the package, the files that test it in about a minute; the other files train whole runs
 # through many rooms. A room may also have a folder of its own.
 ROOMS = {
-  "board": ("leaderboard",),
+  "board": ("leaderboard", "verification"),
   "analysis": ("attention_weights", "check", "context", "inspect", "lengths"),
   "commands": ("evaluate", "generate", "public", "status", "translate", "typed"),
   "config": ("config", "option_values", "overrides", "plugins"),

@@ -1,4 +1,4 @@
-"""The leaderboard: what a row is made of, where it stands, and which entries are refused."""
+"""The leaderboard: what a row is made of, and where it stands."""
 
 import re
 import shutil
@@ -7,116 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from planted import ARGS, GOOD, SUITE, board, planted, publish, tiny, typed
 
-from posexp.board import page, rows, tables, trust
+from posexp.board import page, tables, trust
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
-from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.leaderboard import arguments, leaderboard
 from posexp.reporting import aggregates
-from posexp.runs import RunWriter, folder
-from posexp.runs.examples import Examples
-from posexp.runs.lengths import area, extrapolation
-from posexp.runs.records import read_records, write_records
-
-LENGTHS = [2, 4, 5, 6]
-OPTIONS = ["model=tiny", "task.longest=4", f"task.lengths={LENGTHS}", "task.examples=20"]
-OPTIONS = [each.replace(" ", "") for each in OPTIONS]
-OPTIONS += ["train.batch_size=8", "train.steps=4", "train.evaluate_every=4"]
-SIDE = {"low": 0, "high": 1}
-COLUMNS = {
-  "copy": {"need": "copy", "options": ["task=copy", *OPTIONS], "learning_rate": 1e-3,
-           "within": {"score": "test/exact_match", **SIDE},
-           "beyond": {"score": "beyond/area", **SIDE}},
-  "majority": {"need": "nothing", "control": "A/A", "options": ["task=majority", *OPTIONS],
-               "learning_rate": 1e-3, "within": {"score": "test/exact_match", **SIDE}},
-}  # fmt: skip
-SUITE = {
-  "suite": "tiny",
-  "whole": {"seeds": 3, "trial_seeds": [1000, 1001], "rates": [0.5, 1, 2], "option": True},
-  "quick": {"seeds": 2, "trial_seeds": [1000], "rates": [0.5, 1, 2], "option": False},
-  "columns": COLUMNS,
-}
-PLUGIN = """
-import dataclasses, posexp
-@dataclasses.dataclass(frozen=True)
-class Mine(posexp.Encoding):
-  pace: float = 0.1
-  alternative = ("pace", 0.5)
-ENCODINGS = {"mine": Mine}
-"""
-GOOD = {"rope": 0.97, "none": 0.5, "mine": 0.97, "alibi": 0.75}  # exact match beyond training
-ARGS = ["--suite", "suite.yaml", "--out", "out", "--records", "published", "workers=1"]
-
-
-def packed(right):
-  return Examples(right.astype(float), np.ones(len(right)), "all").packed()
+from posexp.runs import folder
+from posexp.runs.lengths import area
+from posexp.runs.records import read_records
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-  """A folder with a suite, in which runs have planted scores; `trained` are their configs."""
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(plugins, "_found", {})
-  Path("suite.yaml").write_text(yaml.safe_dump(SUITE))
-  Path("mine.py").write_text(PLUGIN)
-  monkeypatch.setattr("posexp.leaderboard._check", lambda *given: None)
-  monkeypatch.setattr(rows, "packed_examples", lambda run: EXAMPLES.get(run.path.absolute(), {}))
-  trained = []
-
-  def train(config):
-    if train.stops == len(trained):
-      raise KeyboardInterrupt
-    trained.append(config)
-    name, rate = config["encoding"], config["train"]["learning_rate"]
-    random = np.random.default_rng([config["seed"], sum(map(ord, config["task"]["name"]))])
-    summary = {"headline": ["validation/exact_match"], "step": 4}
-    row = {"validation/exact_match": 0.9 + 0.01 * (rate == 2e-3) - 1e-9 * config["seed"]}
-    examples = {}
-    if not config.get("trial"):
-      for split, lengths in (("test", LENGTHS[:2]), ("beyond", LENGTHS[2:])):
-        even = split == "test" or config["task"]["name"] == "majority"
-        right = random.random(40) < (0.999 if even else GOOD[name] - 0.05 * random.random())
-        parts = right.reshape(2, 20).mean(axis=1)
-        each = zip(lengths, parts.tolist(), strict=True)
-        summary |= {f"{split}/exact_match/{n}": value for n, value in each}
-        summary[f"{split}/exact_match"] = float(right.mean())
-        examples[split] = {"exact_match": packed(right)}
-      summary["gates"] = {"beyond": {"metric": "test/exact_match", "least": 0.9}}
-      summary |= extrapolation(summary)
-    with RunWriter(folder(config), config) as run:
-      EXAMPLES[folder(config).absolute()] = examples
-      run.log(4, row | {"time/cpu_seconds": 3.0 + (name == "rope")})
-      cost = {"parameters": 100, "flops_per_token": 200, "processor": "one"}
-      cost["time/cpu_seconds"] = 3.0 + (name == "rope")
-      run.finish(summary | row | cost)
-
-  train.stops, train.trained = None, trained
-  monkeypatch.setattr("posexp.train.train", train)
-  return train
-
-
-EXAMPLES = {}
-
-
-def typed(*words):
-  leaderboard(arguments([*words, *ARGS]))
-
-
-def publish(*names):
-  Path("published").mkdir(exist_ok=True)
-  for name in names:
-    shutil.copy(f"out/{name}.parquet", "published")
-
-
-def tiny():
-  return Suite.read(Path("suite.yaml"))
-
-
-def board(*names, track="default"):
-  every = [each for name in names for each in of_file(Path(f"out/{name}.parquet"), tiny())]
-  return Board.of(tiny(), every, track)
+  return planted(tmp_path, monkeypatch)
 
 
 def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(home, capsys):
@@ -193,63 +99,6 @@ def test_a_row_has_the_columns_that_are_published_unless_others_are_named(home, 
   assert home.trained[-1]["task"]["name"] == "majority"
 
 
-def edited(about=None, trial=None, final=None, drop=0):
-  """Write an entry with other numbers; `trial` and `final` change the summary of the first one."""
-  file = Path("out/mine.parquet")
-  every, said = read_records(file, trials=True), rows.about_row(file)
-  for kind, change in ((True, trial), (False, final)):
-    first = next(run for run in every if bool(run.trial) is kind)
-    first.summary.update(change or {})
-  about = said | (about or {})
-  write_records(Path("planted.parquet"), every[drop:], lambda run: run.examples, about)
-
-
-REFUSED = {
-  "a trial with a test score": ({"trial": {"test/exact_match": 0.5}}, "is a trial and has"),
-  "a number that its examples do not have": (
-    {"final": {"beyond/exact_match": 0.999}}, r"beyond/exact_match is 0.999, and by its examples"
-  ),
-  "a length that its examples do not have": (
-    {"final": {"beyond/exact_match/5": 0.999}}, "beyond/exact_match/5 is 0.999, and by its examples"
-  ),
-  "an area that its lengths do not have": (
-    {"final": {"beyond/area": 0.999}}, "beyond/area is 0.999, and by its scores by length"
-  ),
-  "a choice by other scores": (
-    {"final": {"validation/exact_match": 0.999}}, "by the rows of training"
-  ),
-  "a trial that is missing": ({"drop": 1}, r"12 trials, of which 1 are missing|of 3 results"),
-  "another suite": ({"about": {"suite": "0" * 12}}, "is of suite 000000000000, not"),
-  "code of another file": ({"about": {"code": None}}, "it is of posexp's own mine"),
-}  # fmt: skip
-
-
-def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypatch):
-  typed("encoding=mine", "plugins=mine.py")
-  verify = ("--verify", "out/mine.parquet", "plugins=mine.py")
-  typed(*verify)
-  said = capsys.readouterr().out
-  assert said.count("again     ") >= 3
-  assert "to the digit" in said
-  for what, (change, why) in REFUSED.items():
-    edited(**change)
-    try:
-      typed("--verify", "planted.parquet", "plugins=mine.py")
-      why_not = "nothing"
-    except UserError as error:
-      why_not = str(error)
-    assert re.search(why, why_not), (what, why_not)
-  GOOD["mine"] = 0.6  # what an edit of all numbers together cannot hide
-  shutil.rmtree("out/runs/verified")
-  monkeypatch.setattr(trust, "AGAIN", 99)  # all of them
-  with pytest.raises(UserError, match="and trained again"):
-    typed(*verify)
-  GOOD["mine"] = 0.97
-  Path("mine.py").write_text(PLUGIN + "# edited\n")
-  with pytest.raises(UserError, match="is not the code that was trained"):
-    typed(*verify)
-
-
 def test_a_machine_that_differs_is_stopped(home):
   typed("encoding=rope,none")
   publish("rope", "none")
@@ -269,6 +118,9 @@ def test_a_machine_that_differs_is_stopped(home):
 
   assert tiny().digest == digest
   assert "2 runs end among the published ones" in calibrate()[0]
+  Path("calibrated/calibration.json").write_text("{")
+  with pytest.raises(UserError, match=r"calibration.json is damaged: remove it"):
+    [*trust.calibrate(tiny(), [], Path("calibrated"), [], home)]
   with pytest.raises(UserError, match="the batches of training are others"):
     calibrate(batches="0" * 12)
   with pytest.raises(UserError, match="the first loss is"):
@@ -290,6 +142,11 @@ MISTAKES = {
   "encoding=rope,none --name both": "--name: several encodings have no options and no name",
   "--quick": "name what is to be trained",
   "--verify suite.yaml": "is no row of a leaderboard",
+  "--verify gone.parquet": "gone.parquet: there is no such file",
+  "--verify gone.parquet encoding=rope": "encoding=rope: --verify takes what was trained from",
+  "--verify gone.parquet --columns copy": "--columns: --verify takes",
+  "--verify gone.parquet --quick": "--quick: --verify takes",
+  "--verify gone.parquet --name rope": "--name: --verify takes",
 }
 
 

@@ -214,14 +214,27 @@ def write_row(
 
 
 def about_row(file: Path) -> dict[str, Any]:
-  """Return what the file of a row says of it; UserError if it says nothing."""
+  """Return what the file of a row says of it; UserError if it says nothing, or no such thing."""
   import pyarrow
   from pyarrow import parquet
 
-  with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError):
-    found = (parquet.read_schema(file).metadata or {}).get(b"posexp")
-    if found and {"suite", "name", "encoding", "quick", "options", "code", "default"} <= {
-      *(about := storage.parse(found))
-    }:
-      return dict(about)
-  raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
+  kinds: dict[str, Any] = {"suite": str, "name": str, "encoding": str, "default": dict}
+  kinds |= {"quick": bool, "options": list, "code": dict | None}
+  found: dict[str, Any] = {}
+  with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
+    found = dict(storage.parse(parquet.read_schema(file).metadata[b"posexp"]))
+  if not kinds.keys() <= found.keys() or not storage.is_plain(found):
+    raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
+  wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]
+  if not wrong:
+    code = found["code"]
+    texts = {"options": found["options"], "entries": found.get("entries", [])}
+    texts["code"] = [] if code is None else [code.get("file"), code.get("sha256")]
+    wrong = [
+      key
+      for key, each in texts.items()
+      if not isinstance(each, list) or not all(isinstance(text, str) for text in each)
+    ]
+  if wrong:
+    raise UserError(f"{file}: its metadata is damaged: {wrong[0]} is {found[wrong[0]]!r:.60}")
+  return found
