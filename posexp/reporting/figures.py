@@ -104,7 +104,7 @@ def figures(results: Results) -> Iterator[Figure]:
   for each in parts:
     title = each[0].title
     if each[0] is by_length:
-      title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task)}"
+      title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task).strip('-')}"
     yield Figure(title, each, captions.says(each, results), results)
 
 
