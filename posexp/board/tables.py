@@ -194,9 +194,9 @@ def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:
     unlearned.sort(key=lambda item: -item[1].of_all_seeds)
     shares = [f"{name} {cell.score.number(cell.of_all_seeds)}" for name, cell in unlearned]
     yield f"{column.name} ({side}), seeds that did not learn included: {', '.join(shares)}."
-  if column.control == "A/A" and side == "within":
-    if any((column, side) in board.told(name) for name in cells):
-      yield f"{column.name} ({side}) needs no order and tells rows apart: doubt this table."
+  needs_none = column.control == "A/A" and side == "within"
+  if needs_none and any((column, side) in board.told(name) for name in cells):
+    yield f"{column.name} ({side}) needs no order and tells rows apart: doubt this table."
 
 
 def sections(board: Board) -> list[Section]:
