@@ -65,7 +65,7 @@ def leaderboard(args: argparse.Namespace) -> None:
 
   brought = suites.FOLDER / f"{args.suite or 1}.yaml"
   suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
-  own = "" if brought == suites.FOLDER / "1.yaml" else suite.name  # rows of others stand apart
+  own = "" if suite.name == "1" else suite.name  # rows of other suites stand apart
   args.records = PUBLISHED / own if args.records is None else args.records
   args.out = Path("leaderboard", own) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
@@ -116,7 +116,8 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   )
   if not suite.frozen:
     print("note      this suite is not frozen: once it is, these runs are of another one")
-  if empty := ",".join(name for name in suite.columns if filled and name not in filled):
+  empty = ",".join(name for name in suite.columns if filled and name not in filled)
+  if empty and not args.columns:
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
   for row in asked:
     if left and row.encoding in plugins.found("encoding"):

@@ -97,6 +97,7 @@ def test_a_row_has_the_columns_that_are_published_unless_others_are_named(home, 
   advice = re.search("no row is published in majority yet: (--.*) trains", capsys.readouterr().out)
   typed("encoding=alibi", "--quick", *advice[1].split())
   assert home.trained[-1]["task"]["name"] == "majority"
+  assert "no row is published" not in capsys.readouterr().out
 
 
 def test_a_machine_that_differs_is_stopped(home):

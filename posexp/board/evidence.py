@@ -42,8 +42,9 @@ def check_summary(run: Run, column: Column, data: Data) -> None:
   `data` are those of the column's task.
   """
   setup = Setup.of(run.config)
+  stated = _stated(run, setup, data)
   for key in STATED:
-    if (said := run.summary.get(key)) != (found := _stated(run, setup, data).get(key)):
+    if (said := run.summary.get(key)) != (found := stated.get(key)):
       raise UserError(f"{key} is {said}, and by its task it is {found}")
   for claim in _claims(run, column, setup, data):
     said = run.score(claim.key)
@@ -125,8 +126,8 @@ def _by_examples(run: Run, data: Data) -> Iterator[Claim]:
   """Yield the scores that single examples add up to; UserError if they are not all there."""
   measured = _measured(run)
   answers = isinstance(data, Answers)
-  for split in [split for split in data.sizes if answers and split not in ("train", "validation")]:
-    if (split, METRIC) not in measured:
+  for split in data.sizes if answers else ():
+    if split not in ("train", "validation") and (split, METRIC) not in measured:
       raise UserError(f"its record of examples has none of {split}")
   for (split, metric), (one, is_share) in measured.items():
     key, count = f"{split}/{metric}", len(one.sizes)

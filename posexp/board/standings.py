@@ -86,13 +86,13 @@ class Standing:
     return None if None in found else [each.worth for each in found]
 
   def costs(self, key: str) -> dict[tuple[str, str], float]:
-    """Return a fact of its runs, such as `parameters`, by column and processor: their median."""
+    """Return the median of a fact of its runs, such as `parameters`, by column and processor."""
     every: dict[tuple[str, str], list[float]] = {}
     for cell in self.cells.values():
       for run in cell.runs:
         if (value := run.score(key)) is not None:
           every.setdefault((cell.column.name, str(run.facts.get("processor"))), []).append(value)
-    return {key: statistics.median(values) for key, values in every.items()}
+    return {place: statistics.median(values) for place, values in every.items()}
 
 
 def of_file(file: Path, suite: Suite) -> list[Standing]:

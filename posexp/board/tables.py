@@ -43,18 +43,13 @@ def scores(board: Board, side: str) -> Table:
   heads = ["", *(f"{each.name} ({_unit(board, each, side)})" for each in columns)]
   rows = []
   for row in board.rows:
-    found = [row.cells.get((each.name, side)) for each in columns]
-    marks = [_mark(board, row.name, each, side) for each in columns]
-    cells = map(shown, found, marks)
-    if not row.about["quick"]:
-      cells = map(_begun, cells, found, [board.suite.whole.seeds] * len(found))
+    seeds, cells = board.suite.budget(row.about["quick"]).seeds, []
+    for column in columns:
+      cell = row.cells.get((column.name, side))
+      few = f" (n = {len(cell.runs)})" if cell and len(cell.runs) < seeds else ""
+      cells.append(shown(cell, _mark(board, row.name, column, side)) + few)
     rows.append([row.name + " (provisional)" * row.about["quick"], *cells])
   return heads, rows
-
-
-def _begun(text: str, cell: Cell | None, seeds: int) -> str:
-  """Return what is shown of a cell, with the number of its seeds if some are yet to be trained."""
-  return f"{text} (n = {len(cell.runs)})" if cell and len(cell.runs) < seeds else text
 
 
 def _unit(board: Board, column: Column, side: str) -> str:

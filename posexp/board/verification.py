@@ -69,8 +69,10 @@ def checked(
       with _saying(name):
         _check_column(row, column, suite, about, runs)
   finals = [run for run in every if not run.trial]
-  yield f"budget    {counted(len(every) - len(finals), 'trial')} without a test score, and "
-  yield f"          {counted(len(finals), 'run')} that they chose, as their examples say"
+  yield (
+    f"budget    {counted(len(every) - len(finals), 'trial')} without a test score, and "
+    f"{counted(len(finals), 'run')} that they chose, as their examples say"
+  )
 
 
 def _check_column(
@@ -300,8 +302,10 @@ def _is_close(said: float | None, found: float | None) -> bool:
 
 def _place(run: Run) -> tuple[Any, ...]:
   """Return what decides the last digits of a run: the processor and the libraries."""
-  facts = {
-    key: value for key, value in run.facts.items() if key not in ("posexp", "cores", "ended")
-  }
-  facts.pop("versions", None)
-  return tuple(sorted((key, str(value)) for key, value in facts.items()))
+  own = (
+    "posexp",
+    "versions",
+    "cores",
+    "ended",
+  )  # `versions` are those of the libraries and its own
+  return tuple(sorted((key, str(value)) for key, value in run.facts.items() if key not in own))
