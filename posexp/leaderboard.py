@@ -47,7 +47,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   option("--columns", metavar="A,B", type=names, default=[], help=which)
   option("--name", help="of the row; default: the encoding")
   option("--out", metavar="DIR", type=Path, help="default: leaderboard")
-  option("--suite", metavar="FILE", help="another suite: a file, or 1-large or 1-modern")
+  option("--suite", metavar="FILE", help="another suite: a file, or 1-small, 1-large or 1-modern")
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")

@@ -77,6 +77,7 @@ MISTAKES = [
   ("--lr 0.1", "--lr: no such flag; write options as option=value, as in encoding=rpr; "),
   ("-k 4 encoding=rpr", "-k: no such flag; write options as option=value, as in encoding"),
   ("--batch-size", "--batch-size: no such flag; write options as option=value, as in "),
+  ("--multi-run", "--multi-run: no such flag; did you mean --multirun?\n"),
   ("--plugins a.py", "--plugins: write plugins=FILE, without --\n"),
   ("--cfg", "argument --cfg/-c: expected one argument"),
   ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import sys
 import warnings
@@ -91,10 +92,14 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
     if word.partition("=")[0] in ("--config-dir", "-cd"):
       place = word.partition("=")[2] or after
       raise UserError(f"{word}: write hydra.searchpath=[file://{place}] for configs of your own")
-  args, unknown = (parser or trainer()).parse_known_intermixed_args(argv)
+  used = parser or trainer()
+  args, unknown = used.parse_known_intermixed_args(argv)
   words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
   args.sections = words if parser is None and args.help else []
+  flags = [flag for action in used._actions for flag in action.option_strings]
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
+    if close := difflib.get_close_matches(word.partition("=")[0], flags, 1, cutoff=0.8):
+      raise UserError(f"{brief(word)}: no such flag; did you mean {close[0]}?")
     what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
     groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))}
