@@ -302,10 +302,5 @@ def _is_close(said: float | None, found: float | None) -> bool:
 
 def _place(run: Run) -> tuple[Any, ...]:
   """Return what decides the last digits of a run: the processor and the libraries."""
-  own = (
-    "posexp",
-    "versions",
-    "cores",
-    "ended",
-  )  # `versions` are those of the libraries and its own
+  own = ("posexp", "versions", "cores", "ended")
   return tuple(sorted((key, str(value)) for key, value in run.facts.items() if key not in own))
