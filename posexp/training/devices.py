@@ -58,16 +58,20 @@ def prepare() -> None:
   gc.enable()
   if platform.libc_ver()[0] == "glibc":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    keep_freed_memory()
+  keep_freed_memory()
 
 
 @functools.cache  # once per process: later runs of a sweep use the same memory
 def keep_freed_memory() -> None:
   """Make glibc's malloc keep freed memory, in huge pages if the system has them.
 
-  Advises huge pages for half of the machine's memory, without allocating it yet. A thread touches
-  the part that every run uses, since a virtual machine may need 3 ms for each MB.
+  Call it before the process starts a thread: a thread that was there first has an arena of its own,
+  which returns freed memory whatever it is told, and threads of later may share it. Advises huge
+  pages for half of the machine's memory, without allocating it yet. A thread touches the part that
+  every run uses, since a virtual machine may need 3 ms for each MB.
   """
+  if platform.libc_ver()[0] != "glibc":
+    return
   libc = ctypes.CDLL(None)
   for option, value in KEEP_FREED:
     libc.mallopt(option, value)
