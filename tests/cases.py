@@ -47,7 +47,7 @@ VARIANTS = {
     {"order": False},
     {"initial_phase": True, "score": "modulus"},
     {"shared_period": "word", "shared_amplitude": "word"},
-    {"shared_period": "dimension"},
+    {"shared_period": "dimension", "frequency_rate": 0.1},
     {"shared_amplitude": "dimension"},
     {"weights": "shared"},
     {"weights": "shared", "score": "unconjugated"},

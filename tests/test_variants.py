@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import slopes
 from flax import nnx
@@ -198,6 +199,22 @@ def test_waves_begin_again():
   np.testing.assert_array_equal(plain(tokens, positions)[:, :4], got[:, :4])
 
 
+def test_frequencies_begin_alike_and_move_by_their_share_of_the_rate():
+  tokens, positions = np.full((1, 9), 3), jnp.arange(9)[None]
+  drawn = draw(1, 9, F)
+  moved = []
+  for rate in (1.0, 0.25):
+    embed = Complex(frequency_rate=rate).embed(VOCAB, F, scale=1.0, rngs=rngs())
+    before = rate * embed.frequency[...]
+    slopes = nnx.grad(lambda embed: jnp.sum(drawn * embed(tokens, positions)))(embed)
+    nnx.Optimizer(embed, optax.adam(1e-3), wrt=nnx.Param).update(embed, slopes)
+    moved.append((before, rate * embed.frequency[...] - before))
+  (first, whole), (same, quarter) = moved
+  np.testing.assert_allclose(same, first, rtol=1e-6)
+  np.testing.assert_allclose(quarter, whole / 4, atol=1e-6)
+  assert np.abs(whole[3]).min() > 9e-4
+
+
 def test_position_only_attention():
   encoding = Split(length=L, form="position_only")
   relation = encoding.relation(H, D, causal=False, rngs=rngs())
@@ -281,6 +298,10 @@ def test_norms_are_of_each_part_or_of_the_whole(encoding, parts):
       "network=real has no complex maps, so leave score and weights alone",
     ),
     (lambda: Complex(order=False, wrap=4), "order=false has no waves, so leave wrap at null"),
+    (
+      lambda: Complex(order=False, frequency_rate=0.1),
+      "order=false has no frequencies, so leave frequency_rate at 1",
+    ),
     (
       lambda: Split(form="added", norms="joint"),
       "form=added has one stream, so leave attention and norms alone",

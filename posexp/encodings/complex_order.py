@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import Count
+from posexp.config.checks import Count, Positive
 from posexp.encodings.base import FACTORIES, Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
@@ -42,6 +42,9 @@ class Complex(Encoding):
   after which waves restart, as that code does at each segment. So a memory can be read, if its
   length and the segment's are multiples of `wrap`.
 
+  ω is `frequency_rate` times a parameter. So a step of Adam changes it by this share of the
+  learning rate, which matters since a word at position n then turns by n times as much.
+
   Unlike the authors' code, positions start at 0 and go up (one of its models counts down), ω is
   trained in every model, and a residual adds its own input. These parts of its language model are
   left out: pre-norm layers without a residual, a score in which one product counts twice in place
@@ -62,11 +65,14 @@ class Complex(Encoding):
   network: Literal["complex", "real"] = "complex"
   distances: Literal["none", "transformer_xl"] = "none"
   wrap: Count | None = None
+  frequency_rate: Positive = 1.0
 
   def __post_init__(self):
     super().__post_init__()
     if not self.order and self.wrap is not None:
       raise ValueError("order=false has no waves, so leave wrap at null")
+    if not self.order and self.frequency_rate != 1:
+      raise ValueError("order=false has no frequencies, so leave frequency_rate at 1")
     if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):
@@ -257,9 +263,12 @@ class ComplexEmbedding(nnx.Module):
     around = nnx.initializers.uniform(2 * np.pi)
     phased = encoding.initial_phase or not encoding.order
     self.amplitude = nnx.Param(amplitude(rngs.params(), shape(encoding.shared_amplitude)))
-    self.frequency = (
-      nnx.Param(falling(rngs.encoding(), shape(encoding.shared_period))) if encoding.order else None
-    )
+    self.rate = encoding.frequency_rate  # of ω's parameter, which is ω over it
+
+    def frequency(shape: tuple[int, int]) -> nnx.Param:
+      return nnx.Param(falling(rngs.encoding(), shape) / self.rate)
+
+    self.frequency = frequency(shape(encoding.shared_period)) if encoding.order else None
     self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
 
   @property
@@ -278,7 +287,8 @@ class ComplexEmbedding(nnx.Module):
     if self.wrap is not None:
       positions = positions % self.wrap
     if self.frequency is not None:
-      phase = phase + of(self.frequency) * positions[..., None].astype(jnp.float32)
+      frequency = self.rate * of(self.frequency)
+      phase = phase + frequency * positions[..., None].astype(jnp.float32)
     if self.phase is not None:
       phase = phase + of(self.phase)
     amplitude = of(self.amplitude) * self.scale

@@ -55,6 +55,7 @@ NEUTRAL = {
   "binary.at": ("input",),
   "clock.at": ("input",),
   "complex.distances": ("none",),
+  "complex.frequency_rate": (1,),
   "complex.wrap": (None,),
   "dape.version": (1,),
   "deberta.share_maps": (False,),
