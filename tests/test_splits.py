@@ -59,7 +59,7 @@ def test_given_splits_stay_and_repeated_texts_are_noted():
   }
   parts, notes = arrange(given)
   assert parts == given
-  assert notes == ["1 test texts also stand in the training split"]
+  assert notes == ["1 test text also stands in the training split"]
 
 
 def test_a_split_without_rows_is_an_error():
@@ -90,7 +90,7 @@ def test_near_duplicates_are_those_of_the_same_letters_and_digits(text):
 def test_texts_are_equal_but_for_case_blanks_and_how_accents_are_written(one, other, equal):
   assert (splits.exact_key(one) == splits.exact_key(other)) is equal
   _, notes = arrange({"train": [(one, "a")], "validation": [("z", "a")], "test": [(other, "a")]})
-  assert notes == ["1 test texts also stand in the training split"] * equal
+  assert notes == ["1 test text also stands in the training split"] * equal
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,9 @@ def _notes(
       how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
     notes.append(f"the {name} split is {how}")
   for name in EVALUATED:
-    if repeated[name]:
-      notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
+    if number := repeated[name]:
+      what = f"{texts} also stand" if number > 1 else f"{texts.removesuffix('s')} also stands"
+      notes.append(f"{number:,} {name} {what} in the training split")
   return notes
 
 
