@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 
 from posexp.errors import near
 from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
-from posexp.training import devices
 
 log = logging.getLogger("posexp")
 
@@ -82,7 +81,9 @@ def train_in_workers(
 def _begin(device: dict[str, str], file: Path) -> None:
   """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
-  devices.keep_freed_memory()  # before a thread starts
+  from posexp.training.devices import keep_freed_memory  # after that, since it imports JAX
+
+  keep_freed_memory()  # before a thread starts
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with file.open("a") as out:
     os.dup2(out.fileno(), 1)
