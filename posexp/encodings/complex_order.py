@@ -263,12 +263,12 @@ class ComplexEmbedding(nnx.Module):
     around = nnx.initializers.uniform(2 * np.pi)
     phased = encoding.initial_phase or not encoding.order
     self.amplitude = nnx.Param(amplitude(rngs.params(), shape(encoding.shared_amplitude)))
-    self.rate = encoding.frequency_rate  # of ω's parameter, which is ω over it
-
-    def frequency(shape: tuple[int, int]) -> nnx.Param:
-      return nnx.Param(falling(rngs.encoding(), shape) / self.rate)
-
-    self.frequency = frequency(shape(encoding.shared_period)) if encoding.order else None
+    self.rate = encoding.frequency_rate  # times `frequency` is ω
+    self.frequency = (
+      nnx.Param(falling(rngs.encoding(), shape(encoding.shared_period)) / self.rate)
+      if encoding.order
+      else None
+    )
     self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
 
   @property

@@ -43,8 +43,7 @@ def prepare() -> None:
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
   kept: the temporaries of a step are one block of hundreds of MB. glibc would return it to the
-  system, and a CPU would spend an eighth of each step on getting the pages back. With memory kept,
-  the tokenizer's threads wait for each other and take 1.7 times as long as one, so it uses one.
+  system, and a CPU would spend an eighth of each step, or more, on getting the pages back.
   """
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
   if not storage.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
@@ -56,8 +55,6 @@ def prepare() -> None:
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
-  if platform.libc_ver()[0] == "glibc":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
   keep_freed_memory()
 
 
@@ -68,10 +65,12 @@ def keep_freed_memory() -> None:
   Call it before the process starts a thread: a thread that was there first has an arena of its own,
   which returns freed memory whatever it is told, and threads of later may share it. Advises huge
   pages for half of the machine's memory, without allocating it yet. A thread touches the part that
-  every run uses, since a virtual machine may need 3 ms for each MB.
+  every run uses, since a virtual machine may need 3 ms for each MB. With memory kept, the
+  tokenizer's threads wait for each other and take 1.7 times as long as one, so it uses one.
   """
   if platform.libc_ver()[0] != "glibc":
     return
+  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
   libc = ctypes.CDLL(None)
   for option, value in KEEP_FREED:
     libc.mallopt(option, value)
