@@ -237,6 +237,9 @@ def test_encodings_look_different_and_always_the_same():
   assert shades[1] == looks.look("none")
   assert len({each.color for each in shades}) == 4
   assert {each.shape for each in shades} == {"square", "cross"}
+  patterns = looks.looks(["by_layer"] * 11)
+  assert len({(each.color, *each.dash) for each in patterns}) == 11
+  assert len({each.color for each in patterns[:8]}) == 8
 
 
 def test_names_at_the_ends_of_lines_do_not_touch():

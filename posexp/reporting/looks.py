@@ -46,6 +46,7 @@ FAMILIES: dict[str, dict[str, str]] = {  # marker -> encoding -> color
 SPARE = ("triangle-left", "triangle-right")  # markers of all other encodings, such as plugins'
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # lengths of lines and gaps, in pixels
 DARKEST, LIGHTEST = -0.2, 0.55  # of the shades of one encoding with several values of its options
+UNORDERED = {"by_layer"}  # its patterns, unlike numbers, have no order that shades could show
 
 
 class Look(NamedTuple):
@@ -66,16 +67,24 @@ def look(encoding: str) -> Look:
 
 
 def looks(encodings: Iterable[str]) -> list[Look]:
-  """Return the looks of lines in their order; several lines of one encoding get shades of its
-  color, from dark to light, and different dashes.
+  """Return the looks of lines in their order.
+
+  Several lines of one encoding get shades of its color, from dark to light, and different dashes;
+  several patterns of layers get a color each, as they have no order.
   """
   every = list(encodings)
   found = []
   for place, encoding in enumerate(every):
     color, shape, _ = look(encoding)
     rank, count = every[:place].count(encoding), every.count(encoding)
-    share = DARKEST + (LIGHTEST - DARKEST) * rank / (count - 1) if count > 1 else 0.0
-    found.append(Look(_mixed(color, share), shape, DASHES[rank % len(DASHES)]))
+    if encoding in UNORDERED:
+      lap, turn = divmod(rank, len(COLORS))
+      color = COLORS[turn]
+    else:
+      lap = rank
+      share = DARKEST + (LIGHTEST - DARKEST) * rank / (count - 1) if count > 1 else 0.0
+      color = _mixed(color, share)
+    found.append(Look(color, shape, DASHES[lap % len(DASHES)]))
   return found
 
 
