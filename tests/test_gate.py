@@ -131,13 +131,13 @@ def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   assert ([each.x for each in rows[0]], chart.trained) == (["10", "20", "24", "40"], 20)
   assert [each.state for each in rows[1]] == ["", "", "", charts.NOT_APPLICABLE]
   assert [each.state for each in rows[3]] == ["", "", charts.NOT_LEARNED, charts.NOT_LEARNED]
-  # At the lengths of training all seeds count, and beyond them those that learned.
-  assert [each.found.mean for each in rows[2]] == pytest.approx([0.732, 0.732, 1.7 / 3, 1.7 / 3])
+  # A line has the same seeds from end to end: those that learned, or all if none did.
+  assert [each.found.mean for each in rows[2]] == pytest.approx([2.96 / 3] * 2 + [1.7 / 3] * 2)
   spec = specs.spec(chart, found)
   shown = [row["row"] for row in spec["data"]["values"]]
   assert [*dict.fromkeys(shown)][2:] == ["none (3 of 5)", "rope (0 of 2)"]
   # The gray cells have no number, and the line stands behind the last length of training.
-  numbers = ["73", "73", "57", "57", "60", "60", "", ""]
+  numbers = ["99", "99", "57", "57", "60", "60", "", ""]
   assert [row["text"] for row in spec["data"]["values"][8:]] == numbers
   assert spec["layer"][-1]["data"]["values"] == [{"x": "20"}]
 

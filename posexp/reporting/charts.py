@@ -100,7 +100,7 @@ def lengths(results: Results) -> Chart | None:
     return None
   groups = [group for group in results.groups if group.repeats]
   groups.sort(key=lambda group: _order(group, columns), reverse=True)
-  points = [_cell(group, each, each.part) for group in groups for each in columns]
+  points = [_cell(group, each, each.part, columns[-1]) for group in groups for each in columns]
   levels = ([run.score(f"chance/{each.key}") for run in results.runs] for each in columns)
   chance = [next(filter(None, level), None) for level in levels]
   y, last = columns[0]._replace(split="", part=""), parts["test"][-1].part
@@ -132,19 +132,23 @@ def place(part: str) -> float:
   return float(np.mean([*map(int, re.findall(r"\d+", part))]))
 
 
-def _counted(group: Group, of: Score) -> list[float]:
-  """Return the values of the seeds of a group that count."""
-  return [value for run in group.counting(of) if (value := run.score(of.key)) is not None]
+def _values(runs: Iterable[Run], of: Score) -> list[float]:
+  """Return the values that runs have of a score."""
+  return [value for run in runs if (value := run.score(of.key)) is not None]
 
 
 def _point(group: Group, series: str, x: float | str, of: Score) -> Point:
   """Return the point of the score by which groups are ranked."""
-  return Point(group, series, x, group.estimate, _counted(group, of))
+  return Point(group, series, x, group.estimate, _values(group.counting(of), of))
 
 
-def _cell(group: Group, of: Score, x: float | str) -> Point:
-  """Return a point of a part of a score, with the reason if it has no mean."""
-  values = _counted(group, of)
+def _cell(group: Group, of: Score, x: float | str, among: Score | None = None) -> Point:
+  """Return a point of a part of a score, with the reason if it has no mean.
+
+  With `among`, a line over several splits has the same seeds throughout: those that count in that
+  score. If none does, the seeds that count in each part are shown.
+  """
+  values = _values(group.counting(among or of) or group.counting(of), of)
   measured = any(run.score(of.key) is not None for run in group.repeats.values())
   state = "" if values else NOT_LEARNED if measured else NOT_APPLICABLE
   return Point(group, group.label, x, estimate(values, of.most), values, state)

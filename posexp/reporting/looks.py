@@ -70,7 +70,8 @@ def looks(encodings: Iterable[str]) -> list[Look]:
   """Return the looks of lines in their order.
 
   Several lines of one encoding get shades of its color, from dark to light, and different dashes;
-  several patterns of layers get a color each, as they have no order.
+  several patterns of layers get a color each, as they have no order, and from the ninth on another
+  marker.
   """
   every = list(encodings)
   found = []
@@ -79,7 +80,7 @@ def looks(encodings: Iterable[str]) -> list[Look]:
     rank, count = every[:place].count(encoding), every.count(encoding)
     if encoding in UNORDERED:
       lap, turn = divmod(rank, len(COLORS))
-      color = COLORS[turn]
+      color, shape = COLORS[turn], (shape, *SPARE)[lap % 3]
     else:
       lap = rank
       share = DARKEST + (LIGHTEST - DARKEST) * rank / (count - 1) if count > 1 else 0.0
