@@ -32,7 +32,7 @@ def _said(chart: Chart, results: Results) -> list[str]:
   if chart.kind == "lengths":
     return _lengths(chart)
   if chart.kind == "curves":
-    return ["Gray ground: the lengths of training; each line ends at its name."]
+    return ["Gray ground: the lengths of training; names stand in the order in which lines end."]
   if chart.kind == "context map":
     return []
   if chart.kind == "parts":
