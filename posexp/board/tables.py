@@ -25,8 +25,12 @@ def shown(cell: Cell | None, mark: str = "") -> str:
   if low is not None:
     halves = {number(mean - low), number(high - mean)}
     text += f" ± {halves.pop()}" if len(halves) == 1 else f" ({number(low)} to {number(high)})"
-  few = f" [{cell.learned}/{len(cell.runs)}]" if cell.learned < len(cell.runs) else ""
-  return f"{text}{mark}{few}"
+  return f"{text}{mark}{_few(cell)}"
+
+
+def _few(cell: Cell) -> str:
+  """Return how many seeds learned if not all did, which says that a mean has anchors in it."""
+  return f" [{cell.learned}/{len(cell.runs)}]" if cell.learned < len(cell.runs) else ""
 
 
 def _mark(board: Board, name: str, column: Column, side: str) -> str:
@@ -95,7 +99,7 @@ def matters(board: Board) -> Table:
     cells = board.cells(column, side)
     best = max(cells, key=lambda name: cells[name].worth.mean())
     of, top = cells[best].score, cells[best].estimate.mean
-    anchors = [cells[each].estimate.mean if each in cells else None for each in ANCHORS]
+    anchors = [cells.get(each) for each in ANCHORS]
     told = sum((column, side) in board.told(name) for name in cells)
     deviations = [c.estimate.sd for c in cells.values() if c.estimate.sd is not None]
     spread = statistics.median(deviations) if deviations else None
@@ -103,8 +107,8 @@ def matters(board: Board) -> Table:
     numbers = [board.detectable(column, side), spread]
     rows.append([
       column.name, column.control or column.need, side, best, of.number(top),
-      *(MISSING if each is None else of.number(each) for each in anchors),
-      *(MISSING if each is None else of.number(top - each, "+") for each in anchors),
+      *(MISSING if c is None else of.number(c.estimate.mean) + _few(c) for c in anchors),
+      *(MISSING if c is None else of.number(top - c.estimate.mean, "+") for c in anchors),
       *(MISSING if each is None else of.number(each) for each in numbers),
       f"{told} of {len(cells) - 1}", MISSING if reach is None else f"{reach:.0f}",
     ])  # fmt: skip
