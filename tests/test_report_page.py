@@ -240,6 +240,10 @@ def test_encodings_look_different_and_always_the_same():
   patterns = looks.looks(["by_layer"] * 11)
   assert len({each[:2] for each in patterns}) == 11
   assert len({each.color for each in patterns[:8]}) == 8
+  names = ["rpr k=16", "rpr k=4", "rpr k=2"]
+  colors, again = (vega.channels(each, ["rpr"] * 3)[0]["scale"] for each in (names, names[::-1]))
+  assert colors["range"] == again["range"][::-1]
+  assert sorted(again["range"]) == again["range"]  # from dark to light by k
 
 
 def test_names_at_the_ends_of_lines_do_not_touch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -68,13 +69,25 @@ def tooltip(*others: tuple[str, str]) -> list[Spec]:
 
 
 def channels(names: Sequence[str], encodings: Sequence[str]) -> tuple[Spec, ...]:
-  """Return the channels of color, shape and dash of lines, the same for an encoding everywhere."""
-  columns = zip(*looks(encodings), strict=True)
+  """Return the channels of color, shape and dash of lines, the same for an encoding everywhere.
+
+  Names take their looks in the order of the alphabet and of the numbers in them, so that a group
+  looks the same in two figures that rank it differently, and the smaller number is darker.
+  """
+  order = sorted(range(len(names)), key=lambda at: _parts(names[at]))
+  found = dict(zip(order, looks(encodings[at] for at in order), strict=True))
+  columns = zip(*(found[at] for at in range(len(names))), strict=True)
   return tuple(
     {"field": "group", "type": "nominal", "legend": None}
     | {"scale": {"domain": list(names), "range": list(column)}}
     for column in columns
   )
+
+
+def _parts(name: str) -> list[str | float]:
+  """Return a name's texts and numbers in turn, by which names are sorted: k=4 before k=16."""
+  parts = re.split(r"(\d+(?:\.\d+)?)", name)
+  return [float(part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def encoding_of(points: Sequence[Point], series: str) -> str:
