@@ -95,7 +95,8 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
         spread = best.score.number(statistics.median(deviations)) if deviations else MISSING
         learned = sum(cell.learned for cell in cells.values())
         found = [order[0], shown[order[0]], shown.get("rope", MISSING), shown.get("none", MISSING)]
-        found += [shown[order[-1]], spread, f"{learned}/{sum(len(c.runs) for c in cells.values())}"]
+        seeds = f"{learned}/{sum(len(c.runs) for c in cells.values())}"
+        found += [shown[order[-1]], spread, seeds if "beyond" in column.sides else MISSING]
       costs = [seconds(rows, column.name), seconds(twice, column.name)]
       found = found or [MISSING] * 7
       table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])
