@@ -77,7 +77,9 @@ def mine(tmp_path):
   )
   (tmp_path / "mine/task/own.yaml").write_text("name: own\n")
   (tmp_path / "mine/hydra/launcher").mkdir(parents=True)
-  (tmp_path / "mine/hydra/launcher/other.yaml").write_text("_target_: other.Launcher\n")
+  (tmp_path / "mine/hydra/launcher/other.yaml").write_text(
+    "_target_: hydra_plugins.other.Launcher\n"
+  )
   return "mine"
 
 
@@ -182,6 +184,57 @@ def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option):
   status, configs, out, err = command("-m", "seed=0,1", option)
   assert (status, configs, out) == (2, [], "")
   assert err.startswith(f"posexp: error: {option}: posexp does not heed this option of Hydra's; ")
+  assert err.count("\n") == 1
+
+
+LOG, LAUNCH = "hydra.job_logging.", "hydra.launcher."
+CALL = "{(): posexp.config.plugins.load, files: [x.py]}"
+TARGET = "{_target_: posexp.config.plugins.load, files: [x.py]}"
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    (f"hydra: {{job_logging: {{handlers: {{x: {CALL}}}}}}}", f"{LOG}handlers.x.()=posexp."),
+    (f"hydra: {{job_logging: {{filters: {{x: {CALL}}}}}}}", f"{LOG}filters.x.()=posexp."),
+    (
+      "hydra: {job_logging: {handlers: {x: {class: logging.FileHandler, filename: y, mode: w}}}}",
+      f"{LOG}handlers.x.class=logging.FileHandler: ",
+    ),
+    ("hydra: {job_logging: {handlers: 'ext://x.y'}}", f"{LOG}handlers=ext://x.y: "),
+    (
+      "hydra: {job_logging: {formatters: {simple: {format: 'ext://x.y'}}}}",
+      f"{LOG}formatters.simple.format=ext://x.y: ",
+    ),
+    (
+      "hydra: {job_logging: {root: {handlers: ['ext://x.y']}}}",
+      f'{LOG}root.handlers=["ext://x.y"]',
+    ),
+    ("defaults: [override /hydra/launcher: bad]", f"{LAUNCH}nested[0]._target_=posexp.config."),
+    ("defaults: [override /hydra/sweeper: bad]", "hydra.sweeper.sampler._target_=os.system: "),
+    (
+      "defaults: [override /hydra/launcher: slurm]\nhydra: {launcher: {setup: [touch x]}}",
+      f"{LAUNCH}setup: it can run commands, so a file cannot set it; type {LAUNCH}setup=...",
+    ),
+    (
+      "labels: {a: '${oc.decode:${oc.env:WANDB_API_KEY}}'}",
+      "labels.a: a config does not read the environment vari",
+    ),
+  ],
+)
+def test_a_config_file_runs_no_code_and_reads_no_secret(command, mine, text, message):
+  basic = "_target_: hydra._internal.core_plugins.basic_{0}.Basic{1}\n{2}\n"
+  rows = ("launcher", "Launcher", f"nested: [{TARGET}]"), ("sweeper", "Sweeper", "")
+  for group, name, rest in rows:
+    rest = rest or "max_batch_size: null\nparams: null\nsampler: {_target_: os.system}"
+    Path(mine, f"hydra/{group}").mkdir(parents=True, exist_ok=True)
+    Path(mine, f"hydra/{group}/bad.yaml").write_text(basic.format(group, name, rest))
+  Path(mine, "experiment/bad.yaml").write_text(text)
+  Path("x.py").write_text("raise SystemExit('this has been run')")
+  Path("y").write_text("precious")
+  status, configs, out, err = command(MINE, "experiment=bad", "--cfg", "job")
+  assert (status, configs, out, Path("y").read_text()) == (2, [], "", "precious")
+  assert err.startswith(f"posexp: error: {message}"), err
   assert err.count("\n") == 1
 
 

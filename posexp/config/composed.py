@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from posexp.config import plugins
 from posexp.config.checks import LARGEST, Count, Positive, between, brief
@@ -30,6 +31,31 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
 
 
 OmegaConf.register_new_resolver("by", _by, replace=True)
+
+
+@functools.cache
+def _variables() -> frozenset[str]:
+  """Return the environment variables that posexp's own files name, which are those of trackers."""
+  texts = (file.read_text(encoding="utf-8") for file in (CONFIGS / "tracker").glob("*.yaml"))
+  return frozenset(name for text in texts for name in re.findall(r"\$\{oc\.env:(\w+)", text))
+
+
+def _variable(name: str, *default: Any) -> Any:
+  """Return the value of an environment variable; refuse one that could be a secret.
+
+  A config is kept with its run and published with the run's records, and an experiment file may be
+  a stranger's.
+  """
+  if name not in _variables():
+    raise ValueError(
+      f"a config does not read the environment variable {brief(name)}, as its value would be kept "
+      f'and published with the run; type the option, with "${brief(name)}" for the shell'
+    )
+  return _ENV(name, *default)
+
+
+_ENV = oc.env
+OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
 
 
 def encodings_node() -> DictConfig:

@@ -21,29 +21,11 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from posexp.config.checks import show
+from posexp.config.heeded import check_heeded
 from posexp.config.own_files import mapping
 from posexp.config.plugins import CONFIGS, folders
 from posexp.config.schema import flat
 from posexp.errors import UserError, near
-
-# Options of Hydra that posexp heeds, with all that is in them.
-HEEDED = (
-  "hydra.mode", "hydra.searchpath", "hydra.verbose", "hydra.job_logging", "hydra.sweep.dir",
-  "hydra.sweeper", "hydra.launcher",
-)  # fmt: skip
-GROUPS = "hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler", "hydra/job_logging"
-
-
-def check_heeded(key: str, where: str) -> None:
-  """Raise UserError for an option of Hydra that would change nothing; `where` is how it is set."""
-  section = key.partition("@")[0]
-  if section.endswith("._target_") or not (
-    section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
-  ):
-    raise UserError(
-      f"{where}: posexp does not heed this option of Hydra's; leave it out (it heeds "
-      f"{', '.join([*HEEDED, *GROUPS])})"
-    )
 
 
 def _check_global(key: Any, value: Any, file: str) -> None:
