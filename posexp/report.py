@@ -112,8 +112,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
-  labels.rename(tasks, labels.read(args.labels), labels.of_runs(runs))
-  notes += unmeasured(runs)
+  notes += [*labels.rename(tasks, labels.read(args.labels)), *unmeasured(runs)]
   sections = [*begun, *trials.sections(tuned, tasks)]
   said = text.document(sections) + tables.document(tasks, notes)
   print(said)

@@ -118,7 +118,8 @@ def _found(
   args, _ = given(folder, argv)
   runs = chosen(read(tuple(args.runs)), args.where)
   found = results.results(runs, args.by, metric or args.metric, args.baseline, args.aa)
-  labels.rename(found, {}, dict(named))
+  there = {name for each in found for name in (each.task, *(group.label for group in each.groups))}
+  labels.rename(found, {name: label for name, label in named if name in there})
   return found
 
 

@@ -383,3 +383,36 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   assert len(made) == 3 * len(names)
   starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
   assert all(made[name].startswith(starts[name.rpartition(".")[2]]) for name in made)
+
+
+def declare(root, labels, task="toy", encoding="*"):
+  """Have the runs of a task declare labels, as an experiment's file does."""
+  for file in root.glob(f"{task}/{encoding}/*/*/config.yaml"):
+    file.write_text(file.read_text() + f"labels: {labels}\n")
+
+
+def test_a_label_renames_only_groups_all_of_whose_runs_declare_it(tmp_path, said):
+  sweep(tmp_path, {"none": B, "rpr": A, "learned": B})
+  other = {"task.name": "other"}
+  sweep(tmp_path, {"none": B[:2], "rpr": A[:2]}, **other)
+  declare(tmp_path, "{none: rpr, rpr: none}", "other")
+  text = said(tmp_path)
+  assert text.count("rpr is first of") == 2
+  assert "none keeps its name: its runs declare rpr, which has another meaning here" in text
+  declare(tmp_path, "{none: no positions, toy: rhymes}")
+  text = said(tmp_path)
+  assert "rpr beats no positions" in text
+  assert "rhymes: test accuracy by encoding" in text
+  assert "rpr beats none" in text  # in the other task, whose runs do not say so
+
+
+def test_a_label_that_some_runs_declare_or_two_groups_share_is_not_used(tmp_path, said):
+  sweep(tmp_path, {"none": B, "rpr": A})
+  (one, *_) = tmp_path.glob("toy/rpr/*/seed=0/config.yaml")
+  one.write_text(one.read_text() + "labels: {rpr: mine}\n")
+  assert "rpr keeps its name: only some of its runs declare another" in said(tmp_path)
+  sweep(tmp_path / "two", {"none": B, "rpr": A})
+  declare(tmp_path / "two", "{none: mine, rpr: mine}")
+  text = said(tmp_path / "two")
+  assert "rpr beats none" in text
+  assert text.count("keeps its name: its runs declare mine, which has another meaning here") == 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,32 +33,49 @@ def read(text: str) -> Labels:
   return {str(name): one_line(str(label)) for name, label in labels.items()}
 
 
-def of_runs(runs: Iterable[Run]) -> Labels:
-  """Return the labels that the experiments of runs have declared."""
-  found: dict[str, str] = {}
-  for run in runs:
-    given = run.config.get("labels")
-    for name, label in given.items() if isinstance(given, Mapping) else ():
-      found.setdefault(str(name), one_line(str(label)))
-  return found
+def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
+  """Give groups and tasks their labels; return a note for each label that is not used.
 
-
-def rename(tasks: Sequence[Results], asked: Labels, declared: Labels) -> None:
-  """Give groups and tasks their labels; those that were asked for come first.
+  Labels that a user asked for come first. Those that experiments declare are used where all runs of
+  a group, or of a task, declare the same one and nothing else is called so: a run that somebody
+  else trained renames nothing but itself.
 
   Raises:
     UserError: no group and no task has a name that was asked for, or two would have one label.
   """
-  names = dict.fromkeys(group.label for each in tasks for group in each.groups)
-  names |= dict.fromkeys(each.task for each in tasks)
+  named: list[tuple[Any, str, list[Run]]] = [(each, "task", each.runs) for each in tasks]
+  named += [(group, "label", group.runs) for each in tasks for group in each.groups]
+  names = dict.fromkeys(getattr(each, field) for each, field, _ in named)
   if missing := [name for name in asked if name not in names]:
     why = "there is no such group or task"
     raise UserError(f"--labels {missing[0]}: {why}; {did_you_mean(missing[0], [*names])}")
-  labels = {**declared, **asked}
+  called: dict[str, set[str]] = {}  # by label, the names that would become it
+  notes, found = [], []
+  for each, field, runs in named:
+    name = getattr(each, field)
+    labels = {asked[name]} if name in asked else {_declared(run, name) for run in runs}
+    if len(labels) > 1:
+      notes.append(f"{name} keeps its name: only some of its runs declare another, or not the same")
+    elif label := labels.pop() if labels else "":
+      called.setdefault(label, set()).add(name)
+      found.append((each, field, name, label))
+  for each, field, name, label in found:
+    taken = label != name and (label in names or len(called[label]) > 1 or label in asked.values())
+    if taken and name not in asked:
+      notes.append(
+        f"{name} keeps its name: its runs declare {label}, which has another meaning here"
+      )
+    else:
+      setattr(each, field, label)
   for each in tasks:
-    for group in each.groups:
-      group.label = labels.get(group.label, group.label)
     shown = [group.label for group in each.groups]
     if twice := next((name for name in shown if shown.count(name) > 1), None):
       raise UserError(f"labels: two groups of {each.task} are called {twice}")
-    each.task = labels.get(each.task, each.task)
+  return [*dict.fromkeys(notes)]
+
+
+def _declared(run: Run, name: str) -> str:
+  """Return the label that a run's experiment declares for a name; "" if it declares none."""
+  given = run.config.get("labels")
+  labels = given.items() if isinstance(given, Mapping) else ()
+  return next((one_line(str(label)) for key, label in labels if str(key) == name), "")

@@ -122,8 +122,7 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     found = trials.tunings(runs)
     if finals := trials.tracks(runs, found):
       tasks = results.results(finals)
-      said = [*trials.means(found, tasks)]
-      labels.rename(tasks, {}, labels.of_runs(finals))
+      said = [*trials.means(found, tasks), *labels.rename(tasks, {})]
       for line in [*said, *tables.means(tasks)]:
         log.info("%s", line)
   if elsewhere := sweep.options_in(ELSEWHERE):
