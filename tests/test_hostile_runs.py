@@ -157,12 +157,13 @@ def quoted(out):
     assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
     bare = re.sub(r"\\[{}\\]", "", latex)
     assert bare.count("{") == bare.count("}")
-  markdown = (out / "report.md").read_text(encoding="utf-8")
-  assert not re.search(r"<[A-Za-z/!?]|\]\(|(\n\n|\n- )\[[^\]]*\]:|(?<!\\)`", markdown)
-  for block in markdown.split("\n\n"):
-    rows = [line for line in block.split("\n") if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1, block
-  for name in ("groups.csv", "runs.csv"):
+  for name in ("report.md", "paper.md"):
+    markdown = (out / name).read_text(encoding="utf-8")
+    assert not re.search(r"<[A-Za-z/!?]|\]\(|(\n\n|\n- )\[[^\]]*\]:|(?<!\\)`", markdown)
+    for block in markdown.split("\n\n"):
+      rows = [line for line in block.split("\n") if line.startswith("|")]
+      assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1, block
+  for name in ("groups.csv", "runs.csv", "paper.csv"):
     with (out / name).open(encoding="utf-8", newline="") as file:
       cells = [cell for row in csv.reader(file) for cell in row]
     formulas = [cell for cell in cells if cell[:1] in tuple("=+-@\t\r")]

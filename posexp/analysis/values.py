@@ -17,6 +17,7 @@ from posexp.encodings import encoding as encoding_of
 from posexp.encodings import name_of
 from posexp.encodings.base import Encoding
 from posexp.errors import UserError
+from posexp.reporting.text import cell
 
 MOST = 12  # rows and columns of a table that is printed
 
@@ -107,18 +108,18 @@ def as_csv(figure: Figure) -> str:
   writer = csv.writer(out, lineterminator="\n")
   writer.writerow(["panel", "series", "x", "y", "value"])
   for number, axes in enumerate(figure.axes):
-    panel = axes.get_title() or number
+    panel = cell(axes.get_title()) or number
     for image in axes.images:
       for (row, column), value in np.ma.ndenumerate(image.get_array()):
         writer.writerow([panel, "", column, row, f"{value:.6g}"])
     for bars in axes.containers:
       for bar in bars:
         x = bar.get_x() + bar.get_width() / 2
-        writer.writerow([panel, bars.get_label(), f"{x:g}", f"{bar.get_height():.6g}", ""])
+        writer.writerow([panel, cell(bars.get_label()), f"{x:g}", f"{bar.get_height():.6g}", ""])
     for line in axes.lines:
       if line.get_transform() == axes.transData:  # others guide the eye
         label = str(line.get_label())
-        label = "" if label.startswith("_") else label
+        label = "" if label.startswith("_") else cell(label)
         for x, y in zip(*line.get_data(), strict=True):
           writer.writerow([panel, label, f"{x:g}", f"{y:.6g}", ""])
   return out.getvalue()

@@ -12,7 +12,8 @@ from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
 from posexp.reporting.sentences import outcome
 from posexp.reporting.significance import LEVEL
-from posexp.reporting.text import MISSING, Table, listed, one_line, tabulated
+from posexp.reporting.tables import sheet
+from posexp.reporting.text import MISSING, Table, listed, markdown, one_line, tabulated
 
 MARKS = {"better": "⁺", "worse": "⁻"}  # of a group that is told apart from the baseline
 TEX = {
@@ -40,7 +41,7 @@ class Paper(NamedTuple):
 
   @property
   def markdown(self) -> str:
-    return f"{tabulated(self.marked('**', '**'), 'pipe')}\n\n{self.caption}\n"
+    return f"{tabulated(self.marked('**', '**'), 'pipe')}\n\n{markdown(self.caption)}\n"
 
   @property
   def latex(self) -> str:
@@ -159,4 +160,4 @@ def data(tasks: Sequence[Results]) -> pd.DataFrame:
       found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
       found |= {"learned": len(group.counted), "p (Holm)": group.difference.holm}
       row |= {f"{each.task} {name}": value for name, value in found.items()}
-  return pd.DataFrame([*rows.values()])
+  return sheet([*rows.values()])

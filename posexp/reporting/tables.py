@@ -12,9 +12,18 @@ import pandas as pd
 from posexp.errors import pasted
 from posexp.reporting import sentences
 from posexp.reporting.contexts import context_table, of_little_gain
-from posexp.reporting.grouping import Group, number
+from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
-from posexp.reporting.text import MISSING, Table, markdown, one_line, p_number, tabulated, wrapped
+from posexp.reporting.text import (
+  MISSING,
+  Table,
+  cell,
+  markdown,
+  one_line,
+  p_number,
+  tabulated,
+  wrapped,
+)
 from posexp.runs.metrics import declared, score
 
 
@@ -163,13 +172,8 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
 
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-  """Return rows as a table; texts that a spreadsheet would take for formulas begin with '."""
-
-  def quoted(value: Any) -> Any:
-    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if formula and number(value) is None else value
-
+  """Return rows as a table for a CSV file, in which no text is a formula."""
   found = pd.DataFrame(rows)
   for name in found.select_dtypes(exclude="number"):
-    found[name] = found[name].map(quoted)
-  return found.convert_dtypes().rename(columns=quoted)
+    found[name] = found[name].map(cell)
+  return found.convert_dtypes().rename(columns=cell)

@@ -19,6 +19,7 @@ from posexp.errors import printable
 WIDTH = 100  # columns of a terminal
 CELL = 200  # letters of a cell of a table
 MISSING = "—"
+FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
@@ -41,6 +42,11 @@ def markdown(text: str) -> str:
   """Return a text on one line, in which no tag, link, picture, code or cell of Markdown begins."""
   text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
   return re.sub(r"^(?=\[)|(?<=\])(?=[(\[])|(?=[`|])", r"\\", text)
+
+
+def cell(value: Any) -> Any:
+  """Return a value for a CSV file: ' stands before a text that would be a formula."""
+  return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def short(text: str, most: int) -> str:
