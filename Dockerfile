@@ -10,7 +10,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 COPY scripts/index_page.py scripts/
 COPY configs configs
 COPY posexp posexp
-RUN pip install --no-cache-dir --constraint requirements.lock ".${EXTRA:+[$EXTRA]}" \
+RUN pip install --no-cache-dir --no-build-isolation --constraint requirements.lock ".${EXTRA:+[$EXTRA]}" \
   && useradd --create-home posexp
 
 USER posexp

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
-from posexp.config.arguments import command, names
+from posexp.config.arguments import command, named_plugins, names
 from posexp.config.command_line import OptionsParser, explained, parse
 from posexp.errors import UserError, counted, lasting, near
 from posexp.status import doing
@@ -51,6 +51,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
+  files, others = named_plugins(argv)
+  if any(word.partition("=")[0] == "--verify" for word in argv):
+    # An entry's plugin could change how the entry is read, so it is not loaded here.
+    found = parse(others, parser)
+    found.plugins = [Path(each) for each in files]
+    return found
   return parse(list(argv), parser)
 
 
@@ -121,7 +127,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
   for row in asked:
     if left and row.encoding in plugins.found("encoding"):
-      trust.check_properties(row.encoding, row.options)
+      trust.check_properties(row.encoding, row.options, plugins.files())
   known = {each.name for each in published} & {*ANCHORS}
   if left and known and not {row.name for row in asked} <= {*ANCHORS}:
     for line in trust.calibrate(suite, published, args.out, how_of(args), train):
@@ -188,15 +194,15 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
 def verify(args: argparse.Namespace, suite: Suite) -> None:
   """Print what holds of an entry; UserError if it is refused."""
   from posexp.board import verification
-  from posexp.train import train
 
   given = [f"--{name}" for name in ("quick", "columns", "name") if getattr(args, name)]
-  given += [o.input_line for o in args.overrides if not o.key_or_group.startswith(HOW)]
+  given += [o.input_line for o in args.overrides]
   if given:
     raise UserError(f"{given[0]}: --verify takes what was trained from the file; leave it out")
-  place, how = args.out, how_of(args)
-  for line in verification.verify(args.verify, suite, args.records, place, how, train):
+  for line in verification.verify(args.verify, args.plugins, suite, args.records, args.out):
     print(line, flush=True)
+  if args.plugins:
+    print(f"note      {near(args.plugins[0])} was executed: a person has to read it, too")
   print(f"{near(args.verify)} is in order")
 
 

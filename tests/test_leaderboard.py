@@ -49,7 +49,7 @@ def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(home, capsys):
   assert "written: out/mine.parquet, 30 runs" in out
   typed("encoding=mine", "plugins=mine.py")
   assert len(home.trained) - before == len(of_mine)
-  leaderboard(arguments(ARGS[:-1]))  # the table alone
+  leaderboard(arguments(ARGS))  # the table alone
   shown = capsys.readouterr().out
   assert "mine is not told apart from rope in any column." in shown
   assert {"mine", "none", "rope"} <= {line.split("|")[1].strip() for line in shown.splitlines()

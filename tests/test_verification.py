@@ -1,16 +1,19 @@
 """Which entries of the leaderboard are refused, and that each is told why."""
 
 import dataclasses
-import functools
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from planted import GOOD, PLUGIN, planted, tiny, typed
 
 from posexp.board import rows, verification
 from posexp.board.suite import FOLDER, Suite
+from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs.records import read_records, write_records
 
@@ -53,24 +56,6 @@ def about(**change):
   return lambda entry: entry.about.update(change)
 
 
-def copied(entry):
-  """Give seed 1 all results of seed 0, under its own config."""
-  kept = {name: getattr(entry.final, name) for name in ("summary", "rows", "examples")}
-  entry.replace(entry.results[1], dataclasses.replace(entry.results[1], **kept))
-
-
-def free(entry):
-  entry.final.summary["time/cpu_seconds"] = 0
-  entry.final.history[-1]["time/cpu_seconds"] = 0
-
-
-def raised(entry):
-  """Raise the scores of all trials alike, wherever they stand, so that nothing contradicts them."""
-  for run in entry.trials:
-    for said in (run.summary, run.history[-1]):
-      said["validation/exact_match"] += 0.01
-
-
 def posing(entry):
   """Take the name of an encoding of posexp."""
   entry.name = entry.about["name"] = "rope"
@@ -83,55 +68,28 @@ def rival(entry):
   entry.about["options"] = []
 
 
-def longer(entry):
-  entry.final.summary["beyond/exact_match/9"] = 1.0
+def easier(entry):
+  """Train a result on shorter texts than the suite asks for."""
+  entry.final.config["task"] = entry.final.config["task"] | {"longest": 3}
 
 
-def planned_in(plan, row, column):
-  """Return the plan of a row, which takes the most time, and is the same for all edits."""
-  return plan(row, tiny(), tiny().columns[column], False, Path("none"))
+def slower(entry):
+  """Have another rate than the suite's in a trial."""
+  entry.trial.config["train"] = entry.trial.config["train"] | {"learning_rate": 9e-4}
 
 
-BY_EXAMPLES = "by its examples it is"
 REFUSED = {
   "a trial with a test score": (summary("trial", test__exact_match=0.5), "is a trial and has"),
-  "a number that its examples do not have": (
-    summary("final", beyond__exact_match=0.999), f"beyond/exact_match is 0.999, and {BY_EXAMPLES}"
-  ),
-  "a length that its examples do not have": (
-    summary("final", beyond__exact_match__5=0.999), f"exact_match/5 is 0.999, and {BY_EXAMPLES}"
-  ),
-  "a length that nobody tests": (longer, "beyond/exact_match/9, a length that the task does not"),
-  "an area that its lengths do not have": (
-    summary("final", beyond__area=0.999), "beyond/area is 0.999, and by its scores by length"
-  ),
-  "no examples beyond": (lambda e: e.final.examples.pop("beyond"), "examples has none of beyond"),
-  "damaged examples": (lambda e: e.final.examples.update(test=3), "record of examples is damaged"),
-  "a choice by other scores": (
-    summary("final", validation__exact_match=0.999), "by its rows of metrics it is 0.9"
-  ),
-  "a trial chosen by other scores": (
-    summary("trial", validation__exact_match=0.999), "by its rows of metrics it is 0.9"
-  ),
-  "a trial with another metric": (
-    summary("trial", headline=["validation/loss"]), "headline is .'validation/loss'., and by its"
-  ),
-  "a step without a row": (summary("trial", step=3), "no row of metrics of its step 3"),
-  "a result without rows": (lambda e: e.final.history.clear(), "no row of metrics of its step 4"),
-  "trials that were never trained": (raised, "of this trial is 0.9.*, and trained again 0"),
   "a trial that is missing": (lambda e: e.runs.remove(e.trial), "12 trials, of which 1 are"),
+  "a trial at another rate": (slower, "12 trials, of which 1 are"),
+  "a result on an easier task": (easier, "has task.longest=3, and the suite 4"),
   "a result that is missing": (lambda e: e.runs.remove(e.final), "2 of 3 results, without that of"),
   "a seed twice": (lambda e: e.replace(e.results[1], e.final), "seed=0 is in it more than once"),
-  "a seed that is a copy": (copied, "seed=1 is a copy of mine/.* seed=0: their rows"),
-  "no gate": (summary("final", gates={}), "gates is {}, and by its task it is {'beyond'"),
-  "a lower gate": (
-    summary("final", gates={"beyond": {"metric": "test/exact_match", "least": 0.5}}), "gates is "
+  "no default": (about(default={}), "12 trials"),
+  "an option of the task": (
+    lambda e: (setattr(e, "name", "x"), e.about.update(name="x", options=["task.longest=3"])),
+    "task.longest=3: the suite says what is trained",
   ),
-  "no default": (about(default={}), "the default in its metadata is {}, and that of its"),
-  "fewer parameters": (summary("final", parameters=9), "parameters is 9, and by its config it is"),
-  "fewer FLOPs": (summary("trial", flops_per_token=9.0), "flops_per_token is 9.0, and by its"),
-  "less time": (summary("final", time__cpu_seconds=0.1), "cpu_seconds is 0.1, and by its rows"),
-  "no time": (free, "its time/cpu_seconds is no time"),
   "another name": (about(name="other"), "is named other, so its file has to be other.parquet"),
   "the name of another encoding": (posing, "this is the row of the encoding rope"),
   "the name of a published row": (rival, "is published as the row of encoding=mine mine.pace=0.3"),
@@ -139,7 +97,7 @@ REFUSED = {
   "another suite of posexp": (
     about(suite=Suite.read(FOLDER / "1-large.yaml").digest), "is of suite 1-large.* --suite 1-large"
   ),
-  "code of another file": (about(code=None), "it is of posexp's own mine"),
+  "code of another file": (about(code=None), "it is of posexp's own mine: leave plugins=mine.py o"),
   "code that is text": (about(code="x"), "metadata is damaged: code is 'x'"),
   "code without a file": (about(code={"sha256": "0"}), "metadata is damaged: code is {'sha256'"),
   "a name that is a number": (about(name=5), "metadata is damaged: name is 5"),
@@ -162,14 +120,15 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
   typed("encoding=mine", "plugins=mine.py", "--columns", "copy")
   home.checked.clear()
   verify = ("--verify", "out/mine.parquet", "plugins=mine.py")
-  typed(*verify)
+  with monkeypatch.context() as patch:  # a plugin could change how its entry is read
+    patch.setattr(plugins, "load", lambda files: pytest.fail("the plugin is loaded"))
+    typed(*verify)
   said = capsys.readouterr().out
   assert said.count("again     ") >= 3
   assert said.count("(trial)") == 1
   assert "to the digit" in said
-  assert home.checked == [("mine", [])]
-  plan = functools.cache(functools.partial(planned_in, rows.Row.planned))
-  monkeypatch.setattr(rows.Row, "planned", lambda row, _, column, *rest: plan(row, column.name))
+  assert "mine.py was executed: a person has to read it" in said
+  assert home.checked == [("mine", [], [Path("mine.py")])]
   for what, (edit, why) in REFUSED.items():
     entry = Entry()
     edit(entry)
@@ -191,6 +150,47 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
   with pytest.raises(UserError, match="and trained again"):
     typed(*verify)
   GOOD["mine"] = 0.97
+  with pytest.raises(UserError, match="--verify takes what was trained from the file"):
+    typed(*verify, "workers=2")
+  with pytest.raises(UserError, match=r"is of the file mine.py; name it, with plugins=mine.py"):
+    typed(*verify[:2])
   Path("mine.py").write_text(PLUGIN + "# edited\n")
   with pytest.raises(UserError, match="is not the code that was trained"):
     typed(*verify)
+
+
+WORKFLOW = Path(__file__).parents[1] / ".github/workflows/entries.yml"
+NAMES = {"mine": True, "1-small/p rope": True, "-v": True, 'a"b': False, "a\nb": False, "ü": False}
+
+
+@pytest.mark.skipif(not WORKFLOW.exists(), reason="an sdist has no workflows")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_workflow_verifies_every_record_or_fails(tmp_path, name):
+  def git(*words):
+    subprocess.run(["git", *words], cwd=repo, check=True, capture_output=True)
+
+  (script,) = [
+    s["run"] for s in yaml.safe_load(WORKFLOW.read_text())["jobs"]["verify"]["steps"][-1:]
+  ]
+  repo, calls = tmp_path / "repo", tmp_path / "calls"
+  row = repo / f"docs/leaderboard/records/{name}.parquet"
+  row.parent.mkdir(parents=True)
+  (tmp_path / "bin").mkdir()
+  (tmp_path / "bin/python").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {calls}\n')
+  (tmp_path / "bin/python").chmod(0o755)
+  git("init", "--quiet")
+  for number, add in enumerate((lambda: None, lambda: row.write_text("records"))):
+    add()
+    git("add", "--all")
+    who = ("-c", "user.name=a", "-c", "user.email=a")
+    git(*who, "commit", "--quiet", "--allow-empty", "--message", str(number))
+    git("update-ref", "refs/remotes/origin/main", "HEAD~1" if number else "HEAD")
+  env = os.environ | {"BASE": "main", "RUNNER_TEMP": str(tmp_path)}
+  env["PATH"] = f"{tmp_path / 'bin'}:{env['PATH']}"
+  done = subprocess.run(["bash", "-e", "-c", script], cwd=repo, env=env, capture_output=True)
+  assert (done.returncode == 0) == NAMES[name], done
+  assert calls.exists() == NAMES[name]
+  if NAMES[name]:
+    assert f"docs/leaderboard/records/{name}.parquet" in calls.read_text().split("\n")
+  else:
+    assert b"a row is NAME.parquet" in done.stderr

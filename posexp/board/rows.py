@@ -43,32 +43,37 @@ class Row:
 
   @classmethod
   def named(cls, encoding: str, options: Sequence[str], name: str | None = None) -> Row:
-    """Return a row; raise UserError for an option that a suite has fixed, or for want of a name."""
-    for line in options:
-      key = line.partition("=")[0]
-      if not key.startswith((f"{encoding}.", *OWN)):
-        raise UserError(
-          f"{line}: the suite says what is trained, and a row has options of its encoding, of "
-          "positions and of model.logits_by alone; leave it out"
-        )
+    """Return a row; raise UserError as `check` does, or for want of a name or of the encoding."""
     look_up(all_encodings(), encoding, "encoding")
-    for override in read(options):
-      if override.is_sweep_override():
-        raise UserError(f"{override.input_line}: a row has one value; train a row for each")
+    row = cls(name or encoding, encoding, tuple(options))
+    cls.check(f"{encoding}-2" if options and not name else row.name, encoding, options)
     if (other := alternative_of(encoding)) and f"{other[0]}={show(other[1])}" in options:
       raise UserError(
         f"{other[0]}={show(other[1])}: the tuned track of {encoding} tries this value already; "
         "leave it out"
       )
-    if name in all_encodings() and (name != encoding or options):
-      raise UserError(f"--name {name}: this is the row of the encoding {name}; take another name")
     if options and not name:
       raise UserError(
         f"{' '.join(options)}: a row with options needs a name: --name {encoding}-2, say"
       )
-    if not re.fullmatch(r"[\w.+@-]+( [\w.+@-]+)*", name := name or encoding):
+    return row
+
+  @staticmethod
+  def check(name: str, encoding: str, options: Sequence[str]) -> None:
+    """Raise UserError for an option that a suite has fixed, or a name that the row cannot have."""
+    for line in options:
+      if not line.startswith((f"{encoding}.", *OWN)):
+        raise UserError(
+          f"{line}: the suite says what is trained, and a row has options of its encoding, of "
+          "positions and of model.logits_by alone; leave it out"
+        )
+    for override in read(options):
+      if override.is_sweep_override():
+        raise UserError(f"{override.input_line}: a row has one value; train a row for each")
+    if name in all_encodings() and (name != encoding or options):
+      raise UserError(f"--name {name}: this is the row of the encoding {name}; take another name")
+    if not re.fullmatch(r"[\w.+@-]+( [\w.+@-]+)*", name, re.ASCII):
       raise UserError(f"--name {name}: use letters, digits, blanks and . _ + - @")
-    return cls(name, encoding, tuple(options))
 
   def planned(self, suite: Suite, column: Column, quick: bool, place: Path) -> list[Member]:
     """Return the runs of the row in a column: trials, and runs that are chosen by them.

@@ -23,7 +23,7 @@ from posexp import storage
 from posexp.board.rows import TRACKS, work
 from posexp.board.standings import Standing
 from posexp.board.suite import Column, Suite, beginning_of
-from posexp.config import command_line, plugins, resolve, show
+from posexp.config import command_line, resolve, show
 from posexp.config.command_line import typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError, counted, near
@@ -40,10 +40,10 @@ CHANCE = 0.01  # of stopping a machine that is in order
 SEEDS = (0, 1)  # of calibrating runs
 
 
-def check_properties(encoding: str, options: Sequence[str]) -> None:
-  """Raise UserError if an encoding of one's own lacks a property that all encodings have."""
-  files = ",".join(map(str, plugins.files()))
-  words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", f"plugins=[{files}]"]
+def check_properties(encoding: str, options: Sequence[str], files: Sequence[Path]) -> None:
+  """Raise UserError if an encoding of these plugins lacks a property that all encodings have."""
+  named = f"plugins={show([str(each) for each in files])}"
+  words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", named]
   print(f"check     {encoding}: the properties of every encoding, about a minute", flush=True)
   done = subprocess.run([*words, *options], capture_output=True, text=True)
   if done.returncode:

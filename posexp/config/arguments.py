@@ -65,12 +65,13 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f"{message}; --help shows how it is used")
 
 
-def load_plugins(words: Sequence[str]) -> list[str]:
-  """Load the files of `plugins=FILE` or `plugins=[A.py,B.py]`, and return the other words.
+def named_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Return the files of `plugins=FILE` or `plugins=[A.py,B.py]`, and the other words.
 
   Raises:
-    UserError: the files are no list, or cannot be loaded.
+    UserError: the files are no list.
   """
+  files: list[str] = []
   others: list[str] = []
   for word in words:
     if word.partition("=")[0] == "--plugins":
@@ -78,13 +79,27 @@ def load_plugins(words: Sequence[str]) -> list[str]:
     if not (line := word.lstrip("+")).startswith("plugins=") or "--" in others:
       others.append(word)
       continue
-    from posexp.config import overrides, plugins  # only then: Hydra takes a while to import
+    from posexp.config import overrides  # only then: Hydra takes a while to import
 
     (given,) = overrides.read([line])
     named = given.value() if isinstance(given.value(), list) else [given.value()]
     if given.is_sweep_override() or not named or "" in named:
       raise UserError(f"{given.input_line}: write a list, plugins=[a.py,b.py]")
-    plugins.load(str(file) for file in named if file is not None)
+    files += [str(file) for file in named if file is not None]
+  return files, others
+
+
+def load_plugins(words: Sequence[str]) -> list[str]:
+  """Load the files of `plugins=...`, and return the other words.
+
+  Raises:
+    UserError: the files are no list, or cannot be loaded.
+  """
+  files, others = named_plugins(words)
+  if files:
+    from posexp.config import plugins
+
+    plugins.load(files)
   return others
 
 

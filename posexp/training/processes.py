@@ -116,7 +116,7 @@ def join(identity: Any, timeout: float) -> None:
   if not _several():
     _connect(info, timeout)
     if info.rank == 0:
-      listening = socket.create_server(("", 0), backlog=info.count)
+      listening = socket.create_server((_interface(info), 0), backlog=info.count)
   port = listening.getsockname()[1] if listening else 0
   asked = _gathered([zlib.crc32(repr(identity).encode()), port]).reshape(info.count, 2)
   if port or (info.rank and not _partners):
@@ -129,6 +129,11 @@ def join(identity: Any, timeout: float) -> None:
     )
 
 
+def _interface(info: ProcessInfo) -> str:
+  """Return where the main process listens: to this machine alone, or "" for the whole network."""
+  return "127.0.0.1" * info.address.startswith(("127.0.0.1:", "localhost:"))
+
+
 def _connect(info: ProcessInfo, timeout: float) -> None:
   """Connect to the others in a thread, so that a signal ends this process while it waits."""
   import jax
@@ -137,7 +142,7 @@ def _connect(info: ProcessInfo, timeout: float) -> None:
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
   connected: futures.Future[None] = futures.Future()
   if info.rank == 0:
-    place = f"[::]:{info.address.rpartition(':')[2]}"
+    place = f"{_interface(info) or '[::]'}:{info.address.rpartition(':')[2]}"
     command = [sys.executable, "-c", SERVICE, place, str(info.count)]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     _service = subprocess.Popen(command, stdin=pipe, stderr=null, start_new_session=True)
