@@ -195,22 +195,27 @@ def test_each_group_has_a_row_with_its_seeds_their_mean_and_its_interval(tmp_pat
 
 
 @pytest.mark.parametrize(
-  ("values", "title", "scale"),
+  ("values", "title", "scale", "other"),
   [
-    ([0.0, 1.0, 64.0], "rpr.k", "symlog"),
-    ([1.0, 10.0], "rpr.k", "log"),
-    ([-1.0, 5.0], "x.bias", "linear"),
-    ([0.004, 0.008], "train.learning_rate", "log"),
-    ([0.1, 0.2, 0.3], "model.dropout", "linear"),
-    ([2.0, 4.0, 8.0], "rpr.k", "log"),
-    ([16.0, 64.0, 128.0], "model.d_model", "linear"),
-    ([512.0, 513.0, 2048.0], "learned.length", "linear"),
-    ([5000.0, 6000.0], "FLOPs/token", "log"),
+    ([0.0, 1.0, 64.0], "rpr.k", "symlog", "linear"),
+    ([0.0, 1.0, 4.0], "rpr.k", "linear", "symlog"),
+    ([0.0], "rpr.k", "linear", None),
+    ([1.0, 10.0], "rpr.k", "log", "linear"),
+    ([-1.0, 5.0], "x.bias", "linear", None),
+    ([0.004, 0.008], "train.learning_rate", "log", "linear"),
+    ([0.1, 0.2, 0.3], "model.dropout", "linear", "log"),
+    ([2.0, 4.0, 8.0], "rpr.k", "log", "linear"),
+    ([16.0, 64.0, 128.0], "model.d_model", "linear", "log"),
+    ([512.0, 513.0, 2048.0], "learned.length", "linear", "log"),
+    ([5000.0, 6000.0], "FLOPs/token", "log", "linear"),
   ],
 )
-def test_an_axis_has_the_scale_of_its_values(values, title, scale):
-  found = lines.scale(charts.Chart("numbers", title, None, []), values)
-  assert found.get("type", "linear") == scale
+def test_an_axis_has_the_scale_of_its_values_and_offers_another(values, title, scale, other):
+  points = [charts.Point(None, "none", value, None) for value in values]
+  chart = charts.Chart("numbers", title, None, points)
+  assert lines.scale(chart, values).get("type", "linear") == scale
+  found = lines.other_scale(chart)
+  assert (None if found is None else found.get("type", "linear")) == other
 
 
 @pytest.mark.parametrize("name", ["_mine", "$x$", "a\\b", "100%", "a_b^c", "{}", "a'b", "北京"])

@@ -209,7 +209,12 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
     (dots,) = axes.plot(counts[seen], quantile, ".", color=color, markersize=3, alpha=0.5)
     dots.set(label=f"{share:.0%} below", rasterized=seen.sum() > 1000)
   axes.set(xscale="log", xlabel="how often the word occurs in the training texts")
-  axes.set(yscale="log", ylabel="|ω| (radians a position)")
+  drawn = np.abs(found[seen])
+  if drawn.any() and not drawn.all():  # a frequency of 0 has no logarithm, but a place of its own
+    axes.set_yscale("symlog", linthresh=drawn[drawn > 0].min())
+  elif drawn.any():
+    axes.set_yscale("log")
+  axes.set(ylabel="|ω| (radians a position)")
   axes.xaxis.set_major_formatter("{x:g}")
   axes.yaxis.set_major_formatter("{x:g}")
   _legend(figure)

@@ -27,6 +27,7 @@ from posexp.reporting.vega import (
 END = 28  # letters of a name at the end of a line
 HEIGHT = 250  # pixels of a chart of lines
 LINE = 13  # pixels between two names at the ends of lines
+LINEAR: Spec = {"zero": False, "nice": False, "padding": 8}
 DECADES = 20  # times a loss falls, from which on its axis is logarithmic
 
 
@@ -150,10 +151,23 @@ def scale(chart: Chart, values: Sequence[float]) -> Spec:
   wide = positive and (positive[-1] >= 10 * positive[0] or rate or _even(values))
   of_length = chart.kind in ("contexts", "curves")
   if chart.kind == "steps" or values[0] < 0 or not (wide or of_length):
-    return {"zero": False, "nice": False, "padding": 8}
+    return LINEAR
+  return _logarithmic(values, 2 if of_length else 10)
+
+
+def other_scale(chart: Chart) -> Spec | None:
+  """Return the scale of x that a reader can choose instead; None if values allow no other."""
+  values = sorted({float(point.x) for point in chart.points})
+  if "type" in scale(chart, values):
+    return LINEAR
+  return None if values[0] < 0 or values[-1] == 0 else _logarithmic(values, 10)
+
+
+def _logarithmic(values: Sequence[float], base: int) -> Spec:
+  """Return a logarithmic scale for ascending values; 0 has a place of its own on it."""
   if values[0] == 0:
-    return {"type": "symlog", "constant": positive[0], "nice": False, "padding": 8}
-  base = 2 if of_length else 10
+    least = next(value for value in values if value > 0)
+    return {"type": "symlog", "constant": least, "nice": False, "padding": 8}
   return {"type": "log", "base": base, "nice": False, "padding": 8}
 
 

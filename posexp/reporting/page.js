@@ -49,7 +49,7 @@ function drawAll() {
 function explore(element) {
   const known = element.dataset.charts.split(",").map((at) => charts.specs[at]);
   const [score, against] = element.querySelectorAll("select");
-  const log = element.querySelector("input");
+  const other = element.querySelector("input");
   const fill = (select, names) => {
     const before = select.value;
     select.replaceChildren(...[...new Set(names)].map((name) => new Option(name)));
@@ -59,27 +59,24 @@ function explore(element) {
     fill(against, known.filter((each) => each.y === score.value).map((each) => each.x));
     const chosen = known.find((each) => each.y === score.value && each.x === against.value);
     const spec = structuredClone(chosen.spec);
-    log.parentElement.hidden = !chosen.log;
-    if (log.checked && chosen.log) rescale(spec);
+    other.parentElement.hidden = !chosen.other;
+    if (other.checked && chosen.other) rescale(spec, chosen.other);
     element.querySelector("figcaption").textContent = chosen.says;
     return draw(element.querySelector(".chart"), spec);
   };
   if (!score.length) {
     fill(score, known.map((each) => each.y));
-    score.onchange = against.onchange = log.onchange = show;
+    score.onchange = against.onchange = other.onchange = show;
   }
   return show();
 }
 
-// Change all scales of x in a spec from linear to logarithmic, or back.
-function rescale(part) {
+// Give x another scale wherever a spec has one.
+function rescale(part, scale) {
   if (part === null || typeof part !== "object") return;
   const { x } = part.encoding ?? {};
-  if (x?.scale) {
-    const { type, base, constant, ...rest } = x.scale;
-    x.scale = type ? rest : { ...rest, type: "log" };
-  }
-  for (const each of Object.values(part)) rescale(each);
+  if (x?.scale) x.scale = scale;
+  for (const each of Object.values(part)) rescale(each, scale);
 }
 
 function sortable(table) {
