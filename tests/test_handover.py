@@ -11,6 +11,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 
+from posexp.errors import NotFinite
 from posexp.runs import RunWriter, folder
 
 MINE = "hydra.searchpath=[file://mine]"
@@ -20,6 +21,8 @@ TINY = ["task=copy", *order.MODEL, "wandb.mode=disabled"]
 def scored(config):
   """Stands in for training: writes the folder of a run, with a score that its config decides."""
   path, score = folder(config), float(config["train"]["learning_rate"])
+  if score > 1:
+    raise NotFinite("the loss is not finite at step 3")
   summary = {"test/exact_match": score, "validation/exact_match": score}
   if not (path / "summary.json").exists():
     with RunWriter(path, config) as run:
@@ -101,6 +104,17 @@ def test_a_sweeper_of_hydra_s_gets_the_score_and_its_direction(mine):
   assert (least.err, least.status) == ("", 0)
   other = OmegaConf.load("runs/.sweep/optimization_results.yaml")
   assert (found.best_value, other.best_value) == (1e-2, 1e-4)
+
+
+def test_a_trial_that_diverges_ends_no_sweep_and_is_not_chosen(mine):
+  typed = ["encoding=rpr", *TINY, mine, "hydra/sweeper=halving"]
+  done = order.command(*typed, "train.learning_rate=interval(1e-4,5)")
+  assert (done.err, done.status) == ("", 0)
+  assert "not chosen: train.learning_rate=5: the loss is not finite at step 3" in done.out
+  assert OmegaConf.load("runs/.sweep/optimization_results.yaml").best_value == 1e-4
+  none = order.command(*typed, "train.learning_rate=interval(2,5)")
+  assert none.status == 2
+  assert none.err.startswith("posexp: error: no trial has a score: each has diverged")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def train(steps, rows=(), config=CONFIG):
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
         run.log(step, row)
         opened.log(step, row)
-      opened.summarize({"step": 20, "test/accuracy": 0.5, "headline": {}, **FACTS})
+      best = {"step": 20, "validation/accuracy": 0.2, "time/seconds": 20.0}  # an earlier step
+      opened.summarize({**best, "test/accuracy": 0.5, "headline": {}, **FACTS})
       opened.samples({"samples": rows})
   return opened.lines["tensorboard"]
 
@@ -50,6 +51,7 @@ def test_tensorboard_reads_every_step_of_a_resumed_run_once(apart):
     (40, 0.4),
   ]
   assert curve[1].wall_time - curve[0].wall_time == pytest.approx(10)
+  assert [e.step for e in found.Scalars("time/seconds")] == [10, 20, 30, 40]
   assert [(e.step, e.value) for e in found.Scalars("test/accuracy")] == [(20, 0.5)]
   config, samples = (
     found.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()

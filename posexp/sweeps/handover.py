@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from posexp.config import plugins, resolve, show_options
 from posexp.config.command_line import TUNE, compose, hydra_with_configs
 from posexp.config.overrides import read
-from posexp.errors import UserError
+from posexp.errors import NotFinite, Unsuited, UserError
+from posexp.sweeps import workers
 from posexp.sweeps.jobs import members, values
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Context, Member, Report, Train
 
@@ -29,7 +31,8 @@ log = logging.getLogger("posexp")
 
 def _job(train: Train, runs: Sequence[Member], context: Context, _: Any) -> tuple[str, str]:
   """Train the run of the job's number; a launcher calls this in its processes."""
-  return context.attempt(train, runs[HydraConfig.get().job.num])
+  workers.leave_with_parent()
+  return workers.attempt(train, context, runs[HydraConfig.get().job.num])
 
 
 class Trials:
@@ -37,19 +40,30 @@ class Trials:
 
   The score is that of the validation split, since options that are chosen by test scores make these
   worthless. Where the task's own does not apply to the data, it is that of the results' first one.
+  A trial that diverges, or whose options do not suit each other, has the worst of all scores: it
+  has ended, and is not chosen.
   """
 
-  def __init__(self, train: Train):
+  def __init__(self, train: Train, fixed: Sequence[str]):
     self.train, self.plugins, self.begun = train, plugins.files(), False
+    self.fixed = fixed  # overrides that all trials share
 
   def __call__(self, cfg: DictConfig) -> float:
     self.begun = True
     plugins.load(self.plugins)
     from posexp.tasks import make_task
+    from posexp.tasks.results import score_of
 
     typed = HydraConfig.get().overrides
     config = resolve(compose([*typed.hydra, *typed.task]))  # not `cfg`: texts as they were typed
-    task, summary = make_task(config), self.train(config)
+    task = make_task(config)
+    try:
+      summary = self.train(config)
+    except (NotFinite, Unsuited) as error:
+      own = " ".join(line for line in typed.task if line not in self.fixed)
+      log.warning("not chosen: %s: %s", own, error)
+      higher = score_of(task.metrics, task.score).metric.higher_is_better
+      return -math.inf if higher else math.inf
     others = [f"validation/{key.partition('/')[2]}" for key in task.headline]
     return next(summary[key] for key in (task.score, *others) if key in summary)
 
@@ -117,11 +131,12 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   metric = score_of(task.metrics, task.score).metric
   (results := folder / "optimization_results.yaml").unlink(missing_ok=True)
   swept = [o.input_line for o in overrides if o.is_sweep_override()]
-  asked = _multirun([o.input_line for o in overrides if not o.is_sweep_override()], swept)
+  fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
+  asked = _multirun(fixed, swept)
   options = asked["config"].hydra.sweeper
   if "direction" in options and all(o.key_or_group != "hydra.sweeper.direction" for o in overrides):
     options.direction = "maximize" if metric.higher_is_better else "minimize"
-  trials = Trials(train)
+  trials = Trials(train, fixed)
   sweeper = _made(Plugins.instance().instantiate_sweeper, task_function=trials, **asked)
   try:
     sweeper.sweep(swept)
@@ -132,6 +147,8 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
     raise UserError(f"hydra/sweeper: {type(error).__name__}: {said}") from error
   if results.exists():
     found = OmegaConf.to_container(OmegaConf.load(results))
+    if not math.isfinite(found["best_value"]):
+      raise UserError("no trial has a score: each has diverged, or its options do not suit")
     best = show_options(found.get("best_params"))
     value = format(found["best_value"], metric.format)
     log.info("best of the sweep: %s: %s %s", best, metric.title, value)

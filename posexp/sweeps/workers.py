@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -46,7 +48,7 @@ def train_in_workers(
       spawn = multiprocessing.get_context("spawn")
       pools[number] = ProcessPoolExecutor(1, mp_context=spawn, **asked)
     try:
-      return pools[number].submit(_train, train, context, member)
+      return pools[number].submit(attempt, train, context, member)
     except BrokenExecutor:  # killed between two runs
       log.warning("an idle process died, and another begins; see %s", near(files[number]))
       del pools[number]
@@ -88,22 +90,36 @@ def _begin(device: dict[str, str], file: Path) -> None:
   with file.open("a") as out:
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
+  leave_with_parent()
+
+
+@functools.cache
+def leave_with_parent() -> None:
+  """Have this process save and leave when the one that started it is gone, however that came."""
+  if multiprocessing.parent_process() is None:
+    return
+
+  def watch() -> None:
+    while not _is_orphan():
+      time.sleep(SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-  threading.Thread(target=_end_with_parent, daemon=True).start()
+  threading.Thread(target=watch, daemon=True).start()
 
 
-def _train(train: Train, context: Context, member: Member) -> tuple[str, str]:
-  """Train a run in the process of a worker, as `attempt` does."""
+def _is_orphan() -> bool:
+  """Return whether the process that started this one is gone."""
+  parent = multiprocessing.parent_process()
+  return parent is not None and os.getppid() != parent.pid
+
+
+def attempt(train: Train, context: Context, member: Member) -> tuple[str, str]:
+  """Train a run in a process that another one has started, as `Context.attempt` does."""
   try:
     return context.attempt(train, member)
   except SystemExit:
     return FAILED, "its process was asked to end"
   finally:
-    if not multiprocessing.parent_process().is_alive():
+    if _is_orphan():
       os._exit(128 + signal.SIGTERM)  # nobody hears the answer
-
-
-def _end_with_parent() -> None:
-  """Have this process save and leave when its parent is gone, however that came."""
-  multiprocessing.parent_process().join()
-  os.kill(os.getpid(), signal.SIGTERM)

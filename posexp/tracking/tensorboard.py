@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import shutil
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from posexp import storage
 from posexp.errors import UserError, pasted
 from posexp.runs import Run, RunWriter
 from posexp.runs.identity import settings
@@ -35,7 +35,7 @@ class TensorBoard(Tracker):
 
     folder = run.path / "tensorboard"
     # Events cannot be taken back: a run that goes on writes all of its rows again.
-    shutil.rmtree(folder, ignore_errors=True)
+    storage.remove(folder)  # a link, too, by which events would be written elsewhere
     writer = SummaryWriter(str(folder))
     writer.add_text("config", _code(yaml.safe_dump(dict(config), sort_keys=False)))
     opened = TensorBoardRun(writer, {**settings(config), **facts})
@@ -52,11 +52,13 @@ class TensorBoardRun(TrackedRun):
   def __init__(self, writer: Any, parameters: Mapping[str, Any]):
     self.writer = writer
     self.parameters = parameters
+    self.drawn: set[str] = set()  # the names of curves
 
   def log(self, step: int, metrics: Mapping[str, Any], at: float | None = None) -> None:
     for name, value in metrics.items():
       if "/" in name and is_number(value):
         self.writer.add_scalar(name, value, step, at or time.time())
+        self.drawn.add(name)
     self.writer.flush()
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
@@ -69,7 +71,8 @@ class TensorBoardRun(TrackedRun):
     # Without the list of all options, which TensorBoard takes from one run: others have others.
     for each in hparams(plain, {})[1:]:
       self.writer.file_writer.add_summary(each)
-    self.log(summary["step"], summary)
+    # At the best step, an earlier one, curves would turn back: what rows have is drawn already.
+    self.log(summary["step"], {key: summary[key] for key in summary.keys() - self.drawn})
 
   def samples(self, tables: Tables) -> None:
     for name, rows in tables.items():
