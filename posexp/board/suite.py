@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import posexp
-from posexp import storage
+from posexp import reading
 from posexp.config import CONFIGS
 from posexp.errors import UserError, near
 from posexp.runs import Run
@@ -99,7 +99,7 @@ class Suite:
   @classmethod
   def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
     """Return the suite in a file; raise UserError if there is none, or it is not complete."""
-    if (data := storage.read(file)) is None:
+    if (data := reading.read(file)) is None:
       raise UserError(f"{file}: there is no such suite; posexp brings {near(FOLDER / '1.yaml')}")
     try:
       given = yaml.safe_load(data)

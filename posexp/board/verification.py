@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
+from posexp import reading
 from posexp.board.evidence import VALIDATION, check_summary, prepared
 from posexp.board.rows import TRACKS, Row, about_row, default_of
 from posexp.board.standings import chosen
@@ -203,7 +203,7 @@ def _check_choice(suite: Suite, about: dict[str, Any], runs: Sequence[Run]) -> N
 
 def _default(config: Mapping[str, Any]) -> Any:
   """Return the default of the main option of a config, as JSON has it."""
-  return storage.parse(json.dumps(default_of(config)).encode())
+  return reading.parse(json.dumps(default_of(config)).encode())
 
 
 def _tracks(suite: Suite, about: Mapping[str, Any]) -> Sequence[str]:

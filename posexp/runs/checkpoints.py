@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posexp import storage
+from posexp import reading
 from posexp.errors import WAYS_OUT, UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
@@ -163,7 +163,7 @@ class Checkpoints:
 
     for path in self.folder.glob("[0-9]*/**/*"):
       if not path.is_dir():
-        storage.check(path)
+        reading.check(path)
     for logger in ("absl", "asyncio"):  # where Orbax logs what it also raises
       logging.getLogger(logger).setLevel(logging.CRITICAL)
     _hush()
@@ -246,7 +246,7 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
   ranks = {}
   for step, found in metrics.items():
     if found:
-      if found.keys() != {*Rank._fields} or not all(map(storage.is_number, found.values())):
+      if found.keys() != {*Rank._fields} or not all(map(reading.is_number, found.values())):
         raise ValueError(f"the metrics of step {step} are damaged")
       ranks[step] = Rank(**found)
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError
 from posexp.runs.run import Run
 
@@ -104,7 +104,7 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
     UserError: the file is damaged.
   """
   path = folder / "context" / f"{name}.npz"
-  data = storage.read(path)
+  data = reading.read(path)
   if data is None:
     return None
   try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError, counted
 from posexp.runs.identity import settings
 from posexp.runs.run import Run, parsed_config, parsed_summary, read_run
@@ -92,7 +92,7 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
   import pyarrow
   from pyarrow import parquet
 
-  data = storage.read(path)
+  data = reading.read(path)
   if data is None:
     raise UserError(f"{path}: there is no such file")
   try:
@@ -116,7 +116,7 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   written, summary, metrics, examples = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
   try:
-    packed = dict(storage.parse(examples))
+    packed = dict(reading.parse(examples))
   except (TypeError, ValueError) as error:
     raise UserError(f"{path}: its scores of examples are damaged") from error
   run = Run(path, config, settings(config), parsed_summary(path, summary), metrics, packed)

@@ -27,7 +27,7 @@ from typing import Any
 from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config import build
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
@@ -77,7 +77,7 @@ class Job:
   @functools.cached_property
   def array(self) -> str:
     """The id that Slurm gave the array, as in 12; "" if there is none."""
-    return (storage.read(self.place / "id") or b"").decode().partition(";")[0].strip()
+    return (reading.read(self.place / "id") or b"").decode().partition(";")[0].strip()
 
   @property
   def id(self) -> str:
@@ -86,7 +86,7 @@ class Job:
   @property
   def result(self) -> tuple[str, str] | None:
     """The state in which the run ended and the reason, once the job has written them."""
-    text = storage.read(self.place / f"{self.number}.json")
+    text = reading.read(self.place / f"{self.number}.json")
     return tuple(json.loads(text)) if text else None
 
 
