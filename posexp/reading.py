@@ -46,7 +46,8 @@ OTHERS = GB  # the most bytes of any other file
 TAIL = 64 * KB  # bytes at the end of a log that are read
 DEPTH = 8  # levels of lists and mappings in what is read
 VALUES = 10_000_000  # of JSON; 50 to 100 bytes of memory each
-NODES = 200_000  # of YAML, those that an alias repeats among them
+DIGITS = 1_000  # of a number in YAML
+NODES = 100_000  # of YAML, those that an alias repeats among them
 ROOM = 256 * MB  # that something packed may always take
 RATIO = 50  # of its size that it may take beyond: texts are packed to a third or a tenth
 ROWS = 16  # of a table in memory at a time; each may be long
@@ -136,7 +137,7 @@ def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
 def check_yaml(text: str | bytes, depth: int, most: int) -> None:
   """Raise ValueError as `parse_yaml`, or YAMLError, before any value is made."""
   named: dict[str, tuple[int, int]] = {}  # how many values an anchor stands for, and levels
-  anchors, counts, levels = [""], [0], [0]  # of the collections that are open, and what is in them
+  anchors, counts, levels = [None], [0], [0]  # of the collections that are open, and what is in them
 
   def add(anchor: str | None, count: int, level: int) -> None:
     counts[-1], levels[-1] = counts[-1] + count, max(levels[-1], level)
@@ -145,11 +146,14 @@ def check_yaml(text: str | bytes, depth: int, most: int) -> None:
 
   for event in yaml.parse(text, LOADER):
     if isinstance(event, yaml.CollectionStartEvent):
-      for each, first in ((anchors, event.anchor), (counts, 0), (levels, 0)):
-        each.append(first)
+      anchors.append(event.anchor)
+      counts.append(0)
+      levels.append(0)
     elif isinstance(event, yaml.CollectionEndEvent):
       add(anchors.pop(), counts.pop() + 1, levels.pop() + 1)
     elif isinstance(event, yaml.ScalarEvent):
+      if len(event.value) > DIGITS and not event.value.strip("0123456789_:.+-"):
+        raise ValueError("a number of too many digits")  # 1:2:3 is one, and takes their square
       add(event.anchor, 1, 0)
     elif isinstance(event, yaml.AliasEvent):
       if event.anchor not in named:
