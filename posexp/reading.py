@@ -137,7 +137,11 @@ def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
 def check_yaml(text: str | bytes, depth: int, most: int) -> None:
   """Raise ValueError as `parse_yaml`, or YAMLError, before any value is made."""
   named: dict[str, tuple[int, int]] = {}  # how many values an anchor stands for, and levels
-  anchors, counts, levels = [None], [0], [0]  # of the collections that are open, and what is in them
+  anchors, counts, levels = (
+    [None],
+    [0],
+    [0],
+  )  # of open collections, and what is in them
 
   def add(anchor: str | None, count: int, level: int) -> None:
     counts[-1], levels[-1] = counts[-1] + count, max(levels[-1], level)

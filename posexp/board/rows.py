@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import os
 import re
@@ -222,7 +223,8 @@ def about_row(file: Path) -> dict[str, Any]:
   kinds |= {"quick": bool, "options": list, "code": dict | None}
   found: dict[str, Any] = {}
   with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
-    found = dict(reading.parse(parquet.read_schema(file).metadata[b"posexp"]))
+    data = io.BytesIO(reading.read(file) or b"")
+    found = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
   if not kinds.keys() <= found.keys() or not reading.is_plain(found):
     raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
   wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]

@@ -6,6 +6,7 @@ scores: no checkpoints and no predictions, so that a hundred runs are a small fi
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,7 @@ NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics", "examples")
 # Sections of a config that say where it ran.
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
+MOST = 256 * reading.MB  # of all its texts: fifty times those of the largest that is published
 SHOWN = 3  # rows that an error names
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 OF_TRIAL = 2  # more: trials, and a digest of its own
@@ -90,24 +92,26 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
     UserError: it is missing, or holds anything else.
   """
   import pyarrow
-  from pyarrow import parquet
 
   data = reading.read(path)
   if data is None:
     raise UserError(f"{path}: there is no such file")
+  rows: list[tuple[str, ...]] = []
   try:
-    table = parquet.read_table(pyarrow.BufferReader(data))
-    if COLUMNS[-1] not in table.column_names:  # of an older version
-      table = table.append_column(COLUMNS[-1], [["{}"] * len(table)])
-    columns = [table.column(name).to_pylist() for name in COLUMNS]
-    if not columns[0] or not all(isinstance(each, str) for column in columns for each in column):
+    for batch in reading.batches(path, io.BytesIO(data), COLUMNS, MOST):
+      columns = [batch.column(name).to_pylist() for name in COLUMNS[:-1]]
+      older = COLUMNS[-1] not in batch.schema.names
+      columns.append(["{}"] * len(batch) if older else batch.column(COLUMNS[-1]).to_pylist())
+      rows += zip(*columns, strict=True)
+    if not rows or not all(isinstance(each, str) for row in rows for each in row):
       raise ValueError("no text in it")
+    reading.check_count("".join(row[COLUMNS.index("metrics")] for row in rows).encode())
   except (pyarrow.ArrowException, ValueError, LookupError, OSError) as error:
     raise UserError(
       f"{path}: there are no records of runs in it; python -m posexp.report RUNS --records FILE "
       "writes them"
     ) from error
-  runs = [_run(path, *row) for row in zip(*columns, strict=True)]
+  runs = [_run(path, *row) for row in rows]
   return [run for run in runs if trials or not run.trial]
 
 
@@ -117,7 +121,9 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   config = parsed_config(path, written)
   try:
     packed = dict(reading.parse(examples))
-  except (TypeError, ValueError) as error:
+    if not all(isinstance(each, dict) for split in packed.values() for each in split.values()):
+      raise ValueError("scores of another kind")
+  except (TypeError, ValueError, AttributeError) as error:
     raise UserError(f"{path}: its scores of examples are damaged") from error
   run = Run(path, config, settings(config), parsed_summary(path, summary), metrics, packed)
   _ = run.history  # which says now whether it is damaged

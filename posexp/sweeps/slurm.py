@@ -87,7 +87,7 @@ class Job:
   def result(self) -> tuple[str, str] | None:
     """The state in which the run ended and the reason, once the job has written them."""
     text = reading.read(self.place / f"{self.number}.json")
-    return tuple(json.loads(text)) if text else None
+    return tuple(reading.parse(text)) if text else None
 
 
 def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
@@ -193,7 +193,7 @@ def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
   with FileLock(folder / ".lock"):
     known: dict[str, Job] = {}
     for file in sorted(folder.glob("*/runs"), key=lambda file: file.stat().st_mtime):
-      known |= {run: Job(file.parent, i) for i, run in enumerate(json.loads(file.read_bytes()))}
+      known |= {run: Job(file.parent, i) for i, run in enumerate(reading.parse(reading.read(file)))}
     runs = {each: str(each.path.relative_to(each.config["runs"])) for each in members}
     jobs = {member: known[run] for member, run in runs.items() if run in known}
     states = _states(jobs.values())
