@@ -50,6 +50,7 @@ DIGITS = 1_000  # of a number in YAML
 NODES = 100_000  # of YAML, those that an alias repeats among them
 ROOM = 256 * MB  # that something packed may always take
 RATIO = 50  # of its size that it may take beyond: texts are packed to a third or a tenth
+FEW = 1_000_000  # rows that a table may always have; beyond, each takes a byte
 ROWS = 16  # of a table in memory at a time; each may be long
 PAGE = re.compile(rb"\x15([\x80-\xff]*[\0-\x7f])\x15([\x80-\xff]*[\0-\x7f])")  # its type, its size
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -105,17 +106,17 @@ def parse(data: bytes, most: int = VALUES) -> Any:
   Raises:
     ValueError: it is not JSON, nested too deeply, or has more than `most` values.
   """
-  check_count(data, most)
+  if count(data) > most:
+    raise ValueError(f"more than {most:,} values")
   try:
     return json.loads(data.decode())
   except RecursionError as error:
     raise ValueError("nested too deeply") from error
 
 
-def check_count(data: bytes, most: int = VALUES) -> None:
-  """Raise ValueError if JSON could have more than `most` values, by its commas and brackets."""
-  if len(data) > most and sum(map(data.count, (b",", b"[", b"{"))) > most:
-    raise ValueError(f"more than {most:,} values")
+def count(data: bytes) -> int:
+  """Return how many values JSON has at most, by its commas and brackets."""
+  return 1 + sum(map(data.count, (b",", b"[", b"{")))
 
 
 def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
@@ -262,36 +263,25 @@ def batches(
 ) -> Iterator[pyarrow.RecordBatch]:
   """Yield the rows of a Parquet file, a few at a time; columns that are not `wanted` are left out.
 
-  All texts together may have `most` bytes.
-
   Raises:
-    UserError: unpacked it is far larger than the file, or than `most`.
+    UserError: there are more than `most` rows, or unpacked it is far larger than the file.
     pyarrow.ArrowException, OSError, ValueError: it is damaged.
   """
   import pyarrow
-  from pyarrow import compute, parquet
+  from pyarrow import parquet
 
   size = file.seek(0, os.SEEK_END)
   table = parquet.ParquetFile(file)
-  if table.metadata.num_rows > max(VALUES, size):
+  if table.metadata.num_rows > (most or max(FEW, size)):
     raise UserError(f"{path}: {table.metadata.num_rows:,} rows in {size:,} bytes; part it")
   chosen = [name for name in table.schema_arrow.names if name in wanted or not wanted]
   for name in chosen:
     kind = table.schema_arrow.field(name).type
     if pyarrow.types.is_nested(kind):
       raise UserError(f"{path}: the column {name!r:.60} has {kind!s:.60}, and no texts or numbers")
-  left = math.inf if most is None else most
   for group in range(table.num_row_groups):
     rows = min([ROWS, *_rows(path, file, table.metadata.row_group(group), chosen)])
-    for batch in table.iter_batches(rows, [group], chosen):
-      for column in batch.columns:
-        if pyarrow.types.is_dictionary(column.type):
-          column = column.dictionary_decode()
-        with contextlib.suppress(pyarrow.ArrowNotImplementedError):  # numbers have no length
-          left -= compute.sum(compute.binary_length(column)).as_py() or 0
-      if left < 0:
-        raise UserError(f"{path}: unpacked its texts are more than {most:,} bytes; part it")
-      yield batch
+    yield from table.iter_batches(rows, [group], chosen)
 
 
 def _rows(path: str | Path, file: BinaryIO, group: Any, chosen: Collection[str]) -> Iterator[int]:

@@ -106,7 +106,7 @@ REFUSED = {
     summary("final", beyond__area=0.999), "beyond/area is 0.999, and by its scores by length"
   ),
   "no examples beyond": (lambda e: e.final.examples.pop("beyond"), "examples has none of beyond"),
-  "damaged examples": (lambda e: e.final.examples.update(test=3), "record of examples is damaged"),
+  "damaged examples": (lambda e: e.final.examples.update(test=3), "scores of examples are damaged"),
   "a choice by other scores": (
     summary("final", validation__exact_match=0.999), "by its rows of metrics it is 0.9"
   ),

@@ -23,7 +23,7 @@ NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics", "examples")
 # Sections of a config that say where it ran.
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
-MOST = 256 * reading.MB  # of all its texts: fifty times those of the largest that is published
+RUNS, TEXT, VALUES = 20_000, 128 * reading.MB, 2_000_000  # at most, in one file
 SHOWN = 3  # rows that an error names
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 OF_TRIAL = 2  # more: trials, and a digest of its own
@@ -97,16 +97,20 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
   if data is None:
     raise UserError(f"{path}: there is no such file")
   rows: list[tuple[str, ...]] = []
+  size = values = 0
   try:
-    for batch in reading.batches(path, io.BytesIO(data), COLUMNS, MOST):
+    for batch in reading.batches(path, io.BytesIO(data), COLUMNS, RUNS):
       columns = [batch.column(name).to_pylist() for name in COLUMNS[:-1]]
       older = COLUMNS[-1] not in batch.schema.names
       columns.append(["{}"] * len(batch) if older else batch.column(COLUMNS[-1]).to_pylist())
       rows += zip(*columns, strict=True)
-    if not rows or not all(isinstance(each, str) for row in rows for each in row):
+      texts = [text.encode(errors="replace") for column in columns for text in column]
+      size, values = size + sum(map(len, texts)), values + sum(map(reading.count, texts))
+      if size > TEXT or values > VALUES:
+        raise UserError(f"{path}: more than {TEXT:,} bytes, or {VALUES:,} numbers; part it")
+    if not rows:
       raise ValueError("no text in it")
-    reading.check_count("".join(row[COLUMNS.index("metrics")] for row in rows).encode())
-  except (pyarrow.ArrowException, ValueError, LookupError, OSError) as error:
+  except (pyarrow.ArrowException, ValueError, LookupError, OSError, AttributeError) as error:
     raise UserError(
       f"{path}: there are no records of runs in it; python -m posexp.report RUNS --records FILE "
       "writes them"
