@@ -36,6 +36,10 @@ BOUNDS = {
   "summary.json": 16 * MB,
   "metrics.jsonl": 256 * MB,
   "tokenizer.json": 256 * MB,
+  "_METADATA": 64 * MB,  # of a checkpoint, as are the next three
+  "_CHECKPOINT_METADATA": MB,
+  "_sharding": 64 * MB,
+  "metrics": MB,
   ".pid": KB,
   ".sha256": 64 * KB,
   ".yaml": 16 * MB,

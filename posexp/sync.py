@@ -130,7 +130,7 @@ def _send(run: Run, server: str, options: Wandb) -> str:
       opened.close(0 if run.summary is not None else 1)
       address = opened.line
     for each in wandb_offline.unsent(run.path, settings["id"]):  # whose rows have been sent now
-      (each / f"run-{settings['id']}.wandb.synced").touch()
+      storage.write(each / f"run-{settings['id']}.wandb.synced", "")
   return address
 
 

@@ -238,6 +238,7 @@ def test_a_received_run_writes_over_no_other_file(tmp_path, name, harm):
   assert freed(run) or name != ".pid"
   with contextlib.suppress(UserError, OSError), RunWriter(run, config_of(run)) as writer:
     writer.log(30, {"train/loss": 0.5})
+    raise UserError("which is logged")
   precious = tmp_path / "precious"
   assert not precious.exists() or precious.read_text() == PRECIOUS
   assert typed("report", tmp_path / "runs", "--no-files").status in (0, 2)

@@ -28,6 +28,7 @@ REFUSED = "cannot be read ({reason}); {advice}"  # which says nothing of the che
 
 # Orbax takes `*`, `?` and `[` in a path for a pattern, and TensorStore changes or refuses others.
 PLAIN = re.compile(r"(?!/(gs|s3|az|hf)/|.*__lock)([A-Za-z]:)?[\w ./=-]*")
+METADATA = ("_METADATA", "_CHECKPOINT_METADATA", "_sharding", "metrics")  # files of JSON
 CHECKSUM = "crc32"  # of a checkpoint's metadata: Orbax reads arrays whose bytes have changed
 
 
@@ -133,6 +134,15 @@ class Checkpoints:
         raise ValueError("its numbers are not those that were written")
       return state
 
+  def layers(self) -> int:
+    """Return how many layers the newest checkpoint has weights of; 0 where they have no numbers."""
+    if not (steps := self._steps()):
+      return 0
+    with self._explained(READING, steps[-1]):
+      held = _shapes(self._manager.metadata(steps[-1]).item_metadata.tree)
+    numbers = (re.search(r"/blocks/(\d+)/", name) for name in held)
+    return max((1 + int(number[1]) for number in numbers if number), default=0)
+
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     """Tell Orbax which checkpoints to keep, as its `PreservationPolicy`.
 
@@ -164,6 +174,8 @@ class Checkpoints:
     for path in self.folder.glob("[0-9]*/**/*"):
       if not path.is_dir():
         reading.check(path)
+        if path.name in METADATA:
+          reading.read(path)  # a mistake if it is too large
     for logger in ("absl", "asyncio"):  # where Orbax logs what it also raises
       logging.getLogger(logger).setLevel(logging.CRITICAL)
     _hush()
