@@ -118,9 +118,10 @@ def parse(data: bytes, most: int = VALUES) -> Any:
     raise ValueError("nested too deeply") from error
 
 
-def count(data: bytes) -> int:
-  """Return how many values JSON has at most, by its commas and brackets."""
-  return 1 + sum(map(data.count, (b",", b"[", b"{")))
+def count(data: bytes | str) -> int:
+  """Return how many values JSON has at most, by its commas and closed brackets."""
+  marks: Any = ",]}" if isinstance(data, str) else (b",", b"]", b"}")
+  return 1 + sum(map(data.count, marks))
 
 
 def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:

@@ -25,6 +25,7 @@ Wanted = Collection[str]  # the columns that are read
 
 BLOCK = 1 << 20  # bytes of running text that are read at a time
 LONGEST = 2_000_000  # letters of a text
+VALUES = 3_000_000  # of a line of JSON: commas of its texts among them
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
 
 
@@ -230,6 +231,8 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   for number, line in enumerate(lines(path, file), start=1):
     if not line.strip():
       continue
+    if reading.count(line) > VALUES:
+      raise UserError(f"{path}, line {number}: more than {VALUES:,} values; part it")
     try:
       record = json.loads(line, object_pairs_hook=by_name)
     except ValueError:
