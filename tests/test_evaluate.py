@@ -252,5 +252,5 @@ def test_layers_that_no_checkpoint_has_are_not_built(run, tmp_path):
   (received / "run.sha256").unlink()
   config = received / "config.yaml"
   config.write_text(re.sub(r"num_layers: \d+", "num_layers: 1000", config.read_text()))
-  with pytest.raises(UserError, match="num_layers is 1,000 in its config.yaml, and 2 in its ch"):
+  with pytest.raises(UserError, match=r"num_layers is 1,000 in its config\.yaml, and 2 in its ch"):
     open_trained(received)
