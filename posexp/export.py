@@ -21,11 +21,11 @@ option that stands in the way.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp import reading
 from posexp.config import show_options
 from posexp.config.arguments import Parser, command
 from posexp.errors import UserError, near
@@ -77,7 +77,7 @@ def export(args: argparse.Namespace) -> list[Path]:
     labels, length = data.label_names, spec.encoding.limit or data.longest
     read = "the first token" if spec.first else "all tokens, averaged"
   params = nnx.state(trained.snapshot.model(), nnx.Param)
-  kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
+  kept = reading.parse(reading.read(run.path / "tokenizer.json"))
   tokens = released.tokens_of(kept)
   about = spec.encoding, spec.size, spec.vocab_size, length
   model = released.Exported(*about, params, tokens, labels)

@@ -1,26 +1,24 @@
-"""Files written whole or not at all, and read if they are files; and the cache, in
-$XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
+"""Files written whole or not at all, and nowhere else; and the cache, in $XDG_CACHE_HOME/posexp or
+~/.cache/posexp."""
 
 import contextlib
 import glob
 import hashlib
 import json
 import os
-import re
 import shutil
 import socket
-import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from posexp.errors import UserError, refused
+from posexp import reading
+from posexp.errors import UserError
 from posexp.status import doing
 
 DAY = 86_400  # seconds
-DEPTH = 8  # levels of lists and mappings in what is read
-SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
 
 def write(path: Path, text: str) -> None:
@@ -43,6 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
   """Open a temporary file, which becomes `path` if nothing goes wrong while it is written."""
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = temporary_for(path)
+  remove(temporary)  # which may be somebody's link
   try:
     yield temporary
     os.replace(temporary, path)
@@ -79,62 +78,6 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def read(path: Path) -> bytes | None:
-  """Return the content of a file; None if there is none.
-
-  Raises:
-    UserError: a folder, a pipe or a device is in its place, or it cannot be read.
-  """
-  try:
-    check(path)
-    return path.read_bytes()
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  except OSError as error:
-    raise refused(error) from error
-
-
-def check(path: Path) -> None:
-  """Raise UserError if a path is a folder, or a pipe or device, which could be read endlessly."""
-  with contextlib.suppress(OSError):  # who opens it says so
-    if not stat.S_ISREG(path.stat().st_mode):
-      raise UserError(f"{path}: this is no file; move away what is in its place")
-
-
-def parse(data: bytes) -> Any:
-  """Return the value of JSON in UTF-8.
-
-  Raises:
-    ValueError: it is not JSON, or nested too deeply.
-  """
-  try:
-    return json.loads(data.decode())
-  except RecursionError as error:
-    raise ValueError("nested too deeply") from error
-
-
-def is_plain(value: Any, depth: int = DEPTH) -> bool:
-  """Return whether a value consists of text, numbers, booleans, lists and mappings.
-
-  They are nested in at most `depth` levels, their text has no surrogates, and a float can hold
-  their numbers.
-  """
-  if isinstance(value, dict):
-    return is_plain([*value], depth) and is_plain([*value.values()], depth)
-  if isinstance(value, list):
-    return depth > 0 and all(is_plain(part, depth - 1) for part in value)
-  if isinstance(value, str):
-    return not SURROGATES.search(value)
-  if isinstance(value, int):
-    return abs(value) < 2**1000
-  return value is None or isinstance(value, float)
-
-
-def is_number(value: Any) -> bool:
-  """Return whether a value is an int or float, not a bool, that a float can hold."""
-  return isinstance(value, float) or (type(value) is int and is_plain(value))
-
-
 def cache_folder() -> Path:
   """Return the folder of the cache."""
   return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posexp"
@@ -153,8 +96,8 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
   """
   path = cache_folder() / name / f"{digest(*parts)}.json"
   with contextlib.suppress(UserError, ValueError):
-    if (data := read(path)) is not None:
-      return parse(data)
+    if (data := reading.read(path)) is not None:
+      return reading.parse(data, most=sys.maxsize)
   doing(f"preparing the {name}, once")
   value = compute()
   with contextlib.suppress(OSError):
@@ -169,5 +112,21 @@ def unlinked(path: Path) -> Path:
     UserError: it is a link, by which files could be written anywhere.
   """
   if path.is_symlink():
-    raise UserError(f"{path}: a link, where the run has a folder of its own; remove the link")
+    raise UserError(f"{path}: a link, where the run has its own; remove the link")
   return path
+
+
+def appending(path: Path) -> TextIO:
+  """Open a text file of such a folder at its end.
+
+  Raises:
+    UserError: a link is in its place, or what is no file.
+    OSError: it cannot be opened.
+  """
+  reading.check(unlinked(path))
+  unfollowed = getattr(os, "O_NOFOLLOW", 0)  # which Windows lacks
+
+  def opener(name: str, flags: int) -> int:
+    return os.open(name, flags | unfollowed, 0o666)
+
+  return open(path, "a", encoding="utf-8", opener=opener)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config import build
 from posexp.config.arguments import Parser, command
 from posexp.errors import UserError, counted, near
@@ -130,7 +130,7 @@ def _send(run: Run, server: str, options: Wandb) -> str:
       opened.close(0 if run.summary is not None else 1)
       address = opened.line
     for each in wandb_offline.unsent(run.path, settings["id"]):  # whose rows have been sent now
-      (each / f"run-{settings['id']}.wandb.synced").touch()
+      storage.write(each / f"run-{settings['id']}.wandb.synced", "")
   return address
 
 
@@ -187,8 +187,8 @@ def _wandb(words: Sequence[str | Path], **more: str) -> str:
 def noted(folder: Path) -> dict[str, Any]:
   """Return what is noted of a run in W&B; nothing if the note cannot be read."""
   try:
-    return dict(json.loads((folder / NOTE).read_bytes()))
-  except (OSError, ValueError, TypeError):
+    return dict(reading.parse(reading.read(folder / NOTE) or b"{}"))
+  except (UserError, ValueError, TypeError):
     return {}
 
 

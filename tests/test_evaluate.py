@@ -245,3 +245,12 @@ def test_a_window_is_what_a_model_without_what_is_beyond_it_sees(trained):
   end = (place < 2) | (place >= 10)
   near = np.abs(place[:, None] - place) <= 2
   np.testing.assert_array_equal(changes, near | end | end[:, None])
+
+
+def test_layers_that_no_checkpoint_has_are_not_built(run, tmp_path):
+  received = shutil.copytree(run, tmp_path / "received" / "seed=0")
+  (received / "run.sha256").unlink()
+  config = received / "config.yaml"
+  config.write_text(re.sub(r"num_layers: \d+", "num_layers: 1000", config.read_text()))
+  with pytest.raises(UserError, match=r"num_layers is 1,000 in its config\.yaml, and 2 in its ch"):
+    open_trained(received)

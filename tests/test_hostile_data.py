@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 from fuzz import rounds
 
-from posexp.data import sources
+from posexp.data import files, sources, word_vectors
 from posexp.errors import UNPRINTABLE, UserError, printable
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
@@ -195,3 +195,20 @@ def test_a_message_is_one_line_that_can_be_read():
   assert message.endswith("x�: remove it")
   assert len(message) < 2_000
   assert printable("日本\u200d 語") == "日本\u200d 語"
+
+
+def test_a_line_of_many_small_parts_is_named(tmp_path, monkeypatch):
+  from posexp.parsing import trees
+
+  path = tmp_path / "a.jsonl"
+  path.write_text(row("x") + "\n" + row([{}] * 99) + "\n")
+  monkeypatch.setattr(files, "VALUES", 99)
+  assert "line 2: more than 99 values; part it" in read(TextClassification(train=str(path)))
+  path.write_text("word " + "1 " * 99 + "\n")
+  monkeypatch.setattr(word_vectors, "WIDEST", 50)
+  with pytest.raises(UserError, match=r"line 1: a vector of 100 numbers, where models take"):
+    word_vectors.WordVectors.read(str(path), ["word"], 16, "the model")
+  monkeypatch.setattr(trees, "DEEPEST", 50)
+  path.write_text("(S " * 51)
+  with pytest.raises(UserError, match=r"line 1: more than 50 brackets are open"):
+    [*trees.read([str(path)])]

@@ -3,8 +3,11 @@
 `tests/fuzz.py` says for how long, and with which seed.
 """
 
+import base64
+import contextlib
 import csv
 import json
+import os
 import random
 import re
 import shutil
@@ -17,8 +20,11 @@ import run_folders
 import yaml
 from fuzz import SEED, contents, rounds, typed
 
-from posexp.errors import UNPRINTABLE
+from posexp.errors import UNPRINTABLE, UserError
 from posexp.reporting import figures
+from posexp.runs import RunWriter, read_runs, records
+from posexp.runs.records import read_records, write_records
+from posexp.sweeps import sweep
 
 HOSTILE = (
   "</title><script>alert(1)</script>",
@@ -190,6 +196,123 @@ def test_hostile_runs_are_quoted_wherever_they_are_shown(tmp_path, apart):
       compared += 1
   assert reported
   assert compared
+
+
+PRECIOUS = "written by nobody else"
+
+
+def linked(file):
+  """A link in the place of a file, to one that is not to be written."""
+  away = file.parents[5] / "precious"
+  away.write_text(PRECIOUS)
+  file.unlink(missing_ok=True)
+  file.symlink_to(away)
+
+
+def folder_linked(file):
+  """A link in the place of a folder."""
+  away = file.parents[5] / "elsewhere"
+  away.mkdir(exist_ok=True)
+  shutil.rmtree(file, ignore_errors=True)
+  file.symlink_to(away)
+
+
+def piped(file):
+  file.unlink(missing_ok=True)
+  os.mkfifo(file)
+
+
+def freed(run):
+  """Whether a checkpoint too many is gone."""
+  spare = run / "checkpoints/10"
+  spare.mkdir(parents=True, exist_ok=True)
+  found = typed("clean", run.parents[3], "--keep", "best")
+  answered(found)
+  return not spare.exists()
+
+
+@pytest.mark.parametrize("harm", [linked, piped])
+@pytest.mark.parametrize("name", [".pid", ".lock", "train.log", "metrics.jsonl"])
+def test_a_received_run_writes_over_no_other_file(tmp_path, name, harm):
+  run = run_folders.write(tmp_path / "runs", "rpr", 0, 0.5)
+  harm(run / name)
+  assert freed(run) or name != ".pid"
+  with contextlib.suppress(UserError, OSError), RunWriter(run, config_of(run)) as writer:
+    writer.log(30, {"train/loss": 0.5})
+    raise UserError("which is logged")
+  precious = tmp_path / "precious"
+  assert not precious.exists() or precious.read_text() == PRECIOUS
+  assert typed("report", tmp_path / "runs", "--no-files").status in (0, 2)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "predictions", "context", "wandb", "tensorboard"])
+def test_a_received_run_has_its_folders_nowhere_else(tmp_path, name):
+  run = run_folders.write(tmp_path / "runs", "rpr", 0, 0.5)
+  folder_linked(run / name)
+  with pytest.raises(UserError, match=f"{name}: a link, where the run has its own"):
+    RunWriter(run, config_of(run)).__enter__()
+  assert not freed(run)
+  assert not list((tmp_path / "elsewhere").glob("*/*"))
+
+
+def config_of(run):
+  return yaml.safe_load((run / "config.yaml").read_text())
+
+
+def test_a_failed_run_of_a_sweep_leaves_its_traceback_in_no_other_file(tmp_path):
+  run = run_folders.write(tmp_path / "runs", "rpr", 0)
+  member = sweep.Member(1, "", "", {"seed": 0}, run)
+
+  def train(config):
+    raise ValueError("no reason")
+
+  state, why = sweep.attempt(train, member)
+  assert (state, (run / "train.log").read_text().count("no reason")) == (sweep.FAILED, 2)
+  assert "its traceback is in" in why
+  linked(run / "train.log")
+  state, why = sweep.attempt(train, member)
+  assert state == sweep.FAILED
+  assert "ValueError: no reason; its traceback is lost" in why
+  assert (tmp_path / "precious").read_text() == PRECIOUS
+
+
+ROW = {"of": "x", "count": 64, "right": base64.b64encode(bytes(8)).decode()}
+EXAMPLES = [
+  {"accuracy": ROW | {"count": count}}
+  for count in (65, 10**10, 10**18, 10**400, -9, "x", None, 1.5)
+]
+EXAMPLES += [[1, 2], 7, None, "x", {"accuracy": 7}, {"accuracy": [1]}, {"accuracy": {"right": 7}}]
+EXAMPLES += [{"accuracy": {"of": "x", "amounts": "AAAA", "sizes": 5}}, {"accuracy": {}}]
+
+
+@pytest.mark.parametrize("examples", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_records_of_other_kinds_are_named(tmp_path, examples):
+  run_folders.sweep(tmp_path / "runs", {"rpr": [0.5, 0.6], "none": [0.4, 0.5]})
+  file = tmp_path / "records.parquet"
+  write_records(file, read_runs([tmp_path / "runs"])[0], lambda run: {"test": examples})
+  found = typed("report", file, "--no-files")
+  answered(found)
+  assert (found.status, "its scores of examples are damaged" in found.err) == (2, True), found
+
+
+@pytest.mark.parametrize(("bound", "value"), [("RUNS", 3), ("TEXT", 2_000), ("VALUES", 100)])
+def test_records_are_bounded(tmp_path, monkeypatch, bound, value):
+  run_folders.sweep(tmp_path / "runs", {"rpr": [0.5, 0.6], "none": [0.4, 0.5]})
+  file = tmp_path / "records.parquet"
+  write_records(file, read_runs([tmp_path / "runs"])[0])
+  assert len(read_records(file)) == 4
+  monkeypatch.setattr(records, bound, value)
+  with pytest.raises(UserError, match=r"part it$"):
+    read_records(file)
+
+
+@pytest.mark.parametrize("text", [".999999f", "0999999f", ".10f", "x", "100", ">9999999"])
+def test_a_metric_is_no_longer_than_a_line(tmp_path, text):
+  row = {"name": "accuracy", "title": "accuracy", "format": text}
+  run_folders.write(tmp_path, "rpr", 0, 0.5, metrics=[row])
+  found = typed("report", tmp_path, "--no-files")
+  answered(found)
+  assert "its summary.json is broken" in found.err
 
 
 def stays_in_its_place(run):

@@ -83,6 +83,7 @@ REFUSED = {
   "a trial that is missing": (lambda e: e.runs.remove(e.trial), "12 trials, of which 1 are"),
   "a trial at another rate": (slower, "12 trials, of which 1 are"),
   "a result on an easier task": (easier, "has task.longest=3, and the suite 4"),
+  "damaged examples": (lambda e: e.final.examples.update(test=3), "scores of examples are damaged"),
   "a result that is missing": (lambda e: e.runs.remove(e.final), "2 of 3 results, without that of"),
   "a seed twice": (lambda e: e.replace(e.results[1], e.final), "seed=0 is in it more than once"),
   "no default": (about(default={}), "12 trials"),

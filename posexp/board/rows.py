@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.board.suite import Column, Suite
 from posexp.config import command_line, look_up, plugins, show
 from posexp.config.overrides import read
@@ -227,8 +228,9 @@ def about_row(file: Path) -> dict[str, Any]:
   kinds |= {"quick": bool, "options": list, "code": dict | None}
   found: dict[str, Any] = {}
   with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
-    found = dict(storage.parse(parquet.read_schema(file).metadata[b"posexp"]))
-  if not kinds.keys() <= found.keys() or not storage.is_plain(found):
+    data = io.BytesIO(reading.read(file) or b"")
+    found = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
+  if not kinds.keys() <= found.keys() or not reading.is_plain(found):
     raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
   wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]
   if not wrong:

@@ -20,10 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 import posexp
-from posexp import storage
+from posexp import reading
 from posexp.config import CONFIGS
 from posexp.errors import UserError, near
 from posexp.runs import Run
@@ -99,10 +97,10 @@ class Suite:
   @classmethod
   def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
     """Return the suite in a file; raise UserError if there is none, or it is not complete."""
-    if (data := storage.read(file)) is None:
+    if (data := reading.read(file)) is None:
       raise UserError(f"{file}: there is no such suite; posexp brings {near(FOLDER / '1.yaml')}")
     try:
-      given = yaml.safe_load(data)
+      given = reading.parse_yaml(data)
       if "of" in given:
         base = cls.read(file.with_name(f"{given['of']}.yaml"))
         columns = {name: _varied(base.columns[name], given) for name in given["columns"]}
@@ -110,7 +108,7 @@ class Suite:
         columns = {name: _column(name, each) for name, each in given["columns"].items()}
       whole, quick = (_budget(given[kind]) for kind in ("whole", "quick"))
       return cls(str(given["suite"]), columns, whole, quick, given.get("frozen") or {})
-    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
 
   @property

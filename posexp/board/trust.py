@@ -19,7 +19,7 @@ from typing import Any
 
 from scipy import special
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.board.rows import TRACKS, work
 from posexp.board.standings import Standing
 from posexp.board.suite import Column, Suite, beginning_of
@@ -73,7 +73,7 @@ def calibrate(
 
   file = out / "calibration.json"
   try:
-    done = dict(storage.parse(storage.read(file) or b"{}"))
+    done = dict(reading.parse(reading.read(file) or b"{}"))
   except (TypeError, ValueError) as error:
     raise UserError(
       f"{near(file)} is damaged: remove it, and this machine is calibrated again"

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
+from posexp import reading
 from posexp.board.rows import TRACKS, Row, about_row, cores, default_of
 from posexp.board.standings import chosen
 from posexp.board.suite import FOLDER, Column, Suite
@@ -123,7 +123,7 @@ def _of_other_suite(found: str, suite: Suite) -> str:
 def _check_code(about: Mapping[str, Any], files: Sequence[Path]) -> str:
   """Say whose code an entry is of; UserError if it is not the code that is named."""
   name, code = about["encoding"], about["code"]
-  own = {hashlib.sha256(storage.read(each) or b"").hexdigest(): each for each in files}
+  own = {hashlib.sha256(reading.read(each) or b"").hexdigest(): each for each in files}
   if code and not files:
     raise UserError(
       f"its encoding {name} is of the file {code['file']}; name it, with plugins={code['file']}"

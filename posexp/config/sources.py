@@ -6,6 +6,7 @@ a value is a text, which becomes a number or a switch where an option asks for o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from posexp import reading
 from posexp.config.checks import show
 from posexp.config.heeded import check_heeded
 from posexp.config.own_files import mapping
@@ -57,8 +59,10 @@ class FileConfigSource(file_config_source.FileConfigSource):
       header, address = self._get_header_dict(text[:512]), f"{self.scheme()}://{self.path}"
       return ConfigResult(self.provider, address, mapping(text), header)
     try:
+      text = (reading.read(file) or b"").decode()
+      with contextlib.suppress(yaml.YAMLError):  # of which Hydra says where
+        reading.check_yaml(text, LEVELS, reading.NODES)
       found = super().load_config(config_path)
-      text = file.read_text(encoding="utf-8")
       spelled = yaml.load(text, _Loader)  # a subclass of SafeLoader
       if not isinstance(spelled, Mapping | None):
         raise ValueError("it is none")
@@ -81,6 +85,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
 
 
 _Loader = get_yaml_loader()
+LEVELS = 50  # of lists and mappings in a config
 
 
 def _scalar(loader: Any, node: yaml.ScalarNode) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from posexp import reading
 from posexp.data import separated, writing
 from posexp.data.separated import LINE, by_name
 from posexp.errors import UserError
@@ -24,8 +25,8 @@ Wanted = Collection[str]  # the columns that are read
 
 BLOCK = 1 << 20  # bytes of running text that are read at a time
 LONGEST = 2_000_000  # letters of a text
+VALUES = 3_000_000  # of a line of JSON: commas of its texts among them
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
-PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 
 
 def records(path: str, wanted: Wanted = ()) -> Records:
@@ -151,7 +152,12 @@ def opened(path: str) -> Iterator[BinaryIO]:
   try:
     if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe waits, a device may never end
       raise UserError(f"{path}: not a regular file; save the data in one, which is read repeatedly")
-    with (gzip.open if path.endswith(".gz") else open)(place, "rb") as file:
+    with contextlib.ExitStack() as stack:
+      file: BinaryIO = stack.enter_context(open(place, "rb"))
+      if path.endswith(".gz"):
+        unzipped = stack.enter_context(gzip.GzipFile(fileobj=file))
+        unpacked = reading.Unpacked(path, unzipped, os.fstat(file.fileno()).st_size)
+        file = io.BufferedReader(unpacked, BLOCK)
       if file.read(2) == b"\x1f\x8b":
         raise UserError(f"{path}: compressed by gzip; give it a name that ends in .gz")
       file.seek(0)
@@ -225,6 +231,8 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   for number, line in enumerate(lines(path, file), start=1):
     if not line.strip():
       continue
+    if reading.count(line) > VALUES:
+      raise UserError(f"{path}, line {number}: more than {VALUES:,} values; part it")
     try:
       record = json.loads(line, object_pairs_hook=by_name)
     except ValueError:
@@ -245,16 +253,18 @@ def _separated(path: str, file: BinaryIO, wanted: Wanted) -> Records:
 
 def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   import pyarrow
-  import pyarrow.parquet
+  from pyarrow import parquet
 
   number = itertools.count(1)
   if path.endswith(".gz"):  # Parquet is read from its end, which seeking would unzip repeatedly
     file = io.BytesIO(file.read())
   try:
-    for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=PARQUET_ROWS):
+    others = by_name((name, None) for name in parquet.read_schema(file).names)  # not read
+    for batch in reading.batches(path, file, wanted):
       columns = [column.to_pylist() for column in batch.columns]
       for values in zip(*columns, strict=True):
-        yield f"row {next(number)}", by_name(zip(batch.schema.names, values, strict=True))
+        found = zip(batch.schema.names, values, strict=True)
+        yield f"row {next(number)}", others | {k: v for k, v in found if others[k] is None}
   except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
     raise UserError(f"{path}: not a whole Parquet file; make it again") from None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.data import writing
 from posexp.errors import UserError
 from posexp.status import doing
@@ -142,14 +142,14 @@ def kept(
     UserError: one is missing and cannot be trained, or they are not those of the run.
   """
   paths, seal = [folder / f"{name}.json" for name in names], folder / "tokenizer.sha256"
-  found = [storage.read(path) for path in paths]
+  found = [reading.read(path) for path in paths]
   if missing := [number for number, data in enumerate(found) if data is None]:
     if trained is None:
       name = paths[missing[0]].name
       raise UserError(f"{folder}: {name} is missing; the run cannot be read without it")
     for number in missing:
       found[number] = trained(number).encode()
-  sealed, digest = storage.read(seal), hashlib.sha256(b"".join(found)).hexdigest()
+  sealed, digest = reading.read(seal), hashlib.sha256(b"".join(found)).hexdigest()
   if sealed is not None and re.fullmatch(b"[0-9a-f]{64}", sealed):
     if sealed.decode() != digest:
       raise UserError(

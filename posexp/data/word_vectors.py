@@ -17,6 +17,8 @@ import numpy as np
 from posexp.data import files
 from posexp.errors import UserError
 
+WIDEST = 100_000  # numbers and blanks of a line
+
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
@@ -73,6 +75,11 @@ def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
   """Yield place and fields of each line that is not empty, without word2vec's first line."""
   with files.opened(path) as file:
     for number, line in enumerate(files.lines(path, file), start=1):
+      if (count := line.count(" ")) > WIDEST:
+        raise UserError(
+          f"model.vectors={path}, line {number}: a vector of {count:,} numbers, where models take "
+          f"at most {WIDEST:,}; give another file"
+        )
       fields = line.rstrip().split(" ")
       header = number == 1 and len(fields) == 2 and all(each.isdecimal() for each in fields)
       if not header and len(fields) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config.checks import Count, Name, Whole, at_least, at_most
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
@@ -53,7 +53,7 @@ class Craft(Parsing):
     penn = release / "structural-annotation" / "treebank" / "penn"
     found = {}
     for split, name in zip(SPLITS, ("train", "dev", "test"), strict=True):
-      listed = storage.read(release / "articles" / "ids" / f"craft-ids-{name}.txt")
+      listed = reading.read(release / "articles" / "ids" / f"craft-ids-{name}.txt")
       if listed is None:
         raise UserError(
           f"task.folder={self.folder}: there is no articles/ids/craft-ids-{name}.txt; give the "

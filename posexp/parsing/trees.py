@@ -30,6 +30,7 @@ TOKEN = re.compile(
   r"|\(\s*(?P<label>[^\s()]*+)|(?P<end>\))|[^\s()]++"
 )
 CLOSING = re.compile(r"\)*")
+DEEPEST = 100_000  # brackets of a tree within one another
 WIDTH = 80  # columns of a line when a tree takes several
 ESCAPES = str.maketrans(
   {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
@@ -116,6 +117,8 @@ def parsed(name: str, text: str) -> Iterator[tuple[int, Tree]]:
       words.append(sys.intern("_".join(token["word"].split())))  # several parts make one word
     elif token["label"] is not None:
       opened.append((len(words), token["label"]))
+      if len(opened) > DEEPEST:
+        wrong = f"more than {DEEPEST:,} brackets are open; is it a treebank?"
     elif not token["end"]:
       wrong = f"{token[0]!r} has no bracket of its own; is a ( or a ) missing?"
     elif not opened:

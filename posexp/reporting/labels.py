@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from posexp import reading
 from posexp.errors import UserError
 from posexp.reporting.results import Results
 from posexp.reporting.text import did_you_mean, one_line
@@ -23,10 +22,11 @@ def read(text: str) -> Labels:
     UserError: it is neither.
   """
   try:
-    file = Path(text)
-    found = file.read_text("utf-8") if text.endswith((".yaml", ".yml")) else text
-    labels = yaml.safe_load(found) or {}
-  except (OSError, UnicodeError, yaml.YAMLError) as error:
+    found: bytes | str | None = text
+    if text.endswith((".yaml", ".yml")) and (found := reading.read(Path(text))) is None:
+      raise UserError(f"--labels {text}: there is no such file")
+    labels = reading.parse_yaml(found) or {}
+  except ValueError as error:
     raise UserError(f"--labels {text}: {one_line(str(error))}") from None
   if not isinstance(labels, Mapping):
     raise UserError(f"--labels {text}: write a mapping, as in {{none: no positions}}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError, counted, lasting
 from posexp.reporting.text import MISSING, Section
 from posexp.runs import Run, read_runs
@@ -54,8 +54,9 @@ def sentences(paths: Sequence[Path]) -> Iterator[str]:
       places.setdefault(place, []).append(path)
   for place, asked in places.items():
     for file in sorted((place / PLANS).glob("*.json")):
-      with contextlib.suppress(OSError, TypeError, ValueError, LookupError):  # it is no plan
-        plan = json.loads(file.read_bytes())
+      # It may be no plan.
+      with contextlib.suppress(UserError, OSError, TypeError, ValueError, LookupError):
+        plan = reading.parse(reading.read(file) or b"")
         runs = [place / each for each in plan["runs"]]
         if any(run.is_relative_to(path) for run in runs for path in asked):
           yield _sentence(runs, plan)

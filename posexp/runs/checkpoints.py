@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posexp import storage
+from posexp import reading
 from posexp.errors import WAYS_OUT, UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
@@ -28,6 +28,7 @@ REFUSED = "cannot be read ({reason}); {advice}"  # which says nothing of the che
 
 # Orbax takes `*`, `?` and `[` in a path for a pattern, and TensorStore changes or refuses others.
 PLAIN = re.compile(r"(?!/(gs|s3|az|hf)/|.*__lock)([A-Za-z]:)?[\w ./=-]*")
+METADATA = ("_METADATA", "_CHECKPOINT_METADATA", "_sharding", "metrics")  # files of JSON
 CHECKSUM = "crc32"  # of a checkpoint's metadata: Orbax reads arrays whose bytes have changed
 
 
@@ -133,6 +134,15 @@ class Checkpoints:
         raise ValueError("its numbers are not those that were written")
       return state
 
+  def layers(self) -> int:
+    """Return how many layers the newest checkpoint has weights of; 0 where they have no numbers."""
+    if not (steps := self._steps()):
+      return 0
+    with self._explained(READING, steps[-1]):
+      held = _shapes(self._manager.metadata(steps[-1]).item_metadata.tree)
+    numbers = (re.search(r"/blocks/(\d+)/", name) for name in held)
+    return max((1 + int(number[1]) for number in numbers if number), default=0)
+
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     """Tell Orbax which checkpoints to keep, as its `PreservationPolicy`.
 
@@ -163,7 +173,9 @@ class Checkpoints:
 
     for path in self.folder.glob("[0-9]*/**/*"):
       if not path.is_dir():
-        storage.check(path)
+        reading.check(path)
+        if path.name in METADATA:
+          reading.read(path)  # a mistake if it is too large
     for logger in ("absl", "asyncio"):  # where Orbax logs what it also raises
       logging.getLogger(logger).setLevel(logging.CRITICAL)
     _hush()
@@ -246,7 +258,7 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
   ranks = {}
   for step, found in metrics.items():
     if found:
-      if found.keys() != {*Rank._fields} or not all(map(storage.is_number, found.values())):
+      if found.keys() != {*Rank._fields} or not all(map(reading.is_number, found.values())):
         raise ValueError(f"the metrics of step {step} are damaged")
       ranks[step] = Rank(**found)
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}

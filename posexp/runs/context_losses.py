@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError
 from posexp.runs.run import Run
 
@@ -104,17 +102,16 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
     UserError: the file is damaged.
   """
   path = folder / "context" / f"{name}.npz"
-  data = storage.read(path)
+  data = reading.read(path)
   if data is None:
     return None
   try:
-    with np.load(io.BytesIO(data)) as file:  # which takes no pickles
-      columns = {key: file[key] for key in file.files}
+    columns = reading.arrays(data)
     text, place, sizes = (columns.pop(key) for key in ("text", "place", "bytes"))
     nats = {int(key): columns[key] for key in sorted(columns, key=int)}
     if not all(each.shape == place.shape == (len(sizes),) for each in nats.values()):
       raise ValueError("columns of other lengths")
-  except (ValueError, LookupError, EOFError, OSError, TypeError, zipfile.BadZipFile) as error:
+  except (ValueError, LookupError, TypeError) as error:
     raise UserError(
       f"{path} is damaged; python -m posexp.evaluate RUN --context measures it again"
     ) from error

@@ -31,6 +31,8 @@ class Examples(NamedTuple):
     try:
       if "right" in packed:
         bits = np.frombuffer(base64.b64decode(packed["right"]), np.uint8)
+        if not 0 <= packed["count"] <= 8 * len(bits):
+          raise ValueError("more examples than bits")
         right = np.unpackbits(bits, count=packed["count"]).astype(float)
         return cls(right, np.ones_like(right), str(packed["of"]))
       amounts, sizes = (

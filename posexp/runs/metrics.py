@@ -7,6 +7,7 @@ the folder knows them without the task's code.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -66,10 +67,19 @@ def is_metric(row: Any) -> bool:
   """Return whether a row of a summary describes a metric."""
   try:
     metric = Metric(**row)
-    format(0.0, metric.format)
-  except (TypeError, ValueError):
+  except TypeError:
     return False
-  return all(map(isinstance, metric, (str, str, str, bool, bool))) and len(metric.format) < 9
+  return all(map(isinstance, metric, (str, str, str, bool, bool))) and is_format(metric.format)
+
+
+def is_format(text: str) -> bool:
+  """Return whether a format suits a number, with at most 9 decimals in at most 99 letters."""
+  if len(text) > 8 or re.search(r"\.\d\d|\d{3}", text):
+    return False
+  try:
+    return len(format(0.0, text)) < 100
+  except ValueError:
+    return False
 
 
 class Score(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError
 from posexp.status import doing
 
@@ -56,17 +56,17 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
     UserError: a line is not a row, or has other columns than the first; or the file was changed.
   """
   file = _file(folder, split)
-  data = storage.read(file) or b""
+  data = reading.read(file) or b""
   rows: list[dict[str, Any]] = []
   for line in itertools.islice(data.removesuffix(b"\n").split(b"\n"), most) if data else ():
     try:
-      row = dict(storage.parse(line))
-      if not storage.is_plain(row) or row.keys() != (rows or [row])[0].keys():
+      row = dict(reading.parse(line))
+      if not reading.is_plain(row) or row.keys() != (rows or [row])[0].keys():
         raise ValueError(line)
     except (ValueError, TypeError):
       raise UserError(f"{file}, line {len(rows) + 1}: not a prediction; {AGAIN}") from None
     rows.append(row)
-  sealed = storage.read(file.with_suffix(SEAL))
+  sealed = reading.read(file.with_suffix(SEAL))
   if data and sealed not in (None, hashlib.sha256(data).hexdigest().encode()):
     raise UserError(f"{file}: not what the run has predicted, by its sha256; {AGAIN}")
   return rows

@@ -6,6 +6,7 @@ scores: no checkpoints and no predictions, so that a hundred runs are a small fi
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError, counted
 from posexp.runs.identity import settings
 from posexp.runs.run import Run, parsed_config, parsed_summary, read_run
@@ -22,6 +23,7 @@ NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics", "examples")
 # Sections of a config that say where it ran.
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
+RUNS, TEXT, VALUES = 20_000, 128 * reading.MB, 2_000_000  # at most, in one file
 SHOWN = 3  # rows that an error names
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 OF_TRIAL = 2  # more: trials, and a digest of its own
@@ -90,24 +92,30 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
     UserError: it is missing, or holds anything else.
   """
   import pyarrow
-  from pyarrow import parquet
 
-  data = storage.read(path)
+  data = reading.read(path)
   if data is None:
     raise UserError(f"{path}: there is no such file")
+  rows: list[tuple[str, ...]] = []
+  size = values = 0
   try:
-    table = parquet.read_table(pyarrow.BufferReader(data))
-    if COLUMNS[-1] not in table.column_names:  # of an older version
-      table = table.append_column(COLUMNS[-1], [["{}"] * len(table)])
-    columns = [table.column(name).to_pylist() for name in COLUMNS]
-    if not columns[0] or not all(isinstance(each, str) for column in columns for each in column):
+    for batch in reading.batches(path, io.BytesIO(data), COLUMNS, RUNS):
+      columns = [batch.column(name).to_pylist() for name in COLUMNS[:-1]]
+      older = COLUMNS[-1] not in batch.schema.names
+      columns.append(["{}"] * len(batch) if older else batch.column(COLUMNS[-1]).to_pylist())
+      rows += zip(*columns, strict=True)
+      texts = [text.encode(errors="replace") for column in columns for text in column]
+      size, values = size + sum(map(len, texts)), values + sum(map(reading.count, texts))
+      if size > TEXT or values > VALUES:
+        raise UserError(f"{path}: more than {TEXT:,} bytes, or {VALUES:,} numbers; part it")
+    if not rows:
       raise ValueError("no text in it")
-  except (pyarrow.ArrowException, ValueError, LookupError, OSError) as error:
+  except (pyarrow.ArrowException, ValueError, LookupError, OSError, AttributeError) as error:
     raise UserError(
       f"{path}: there are no records of runs in it; python -m posexp.report RUNS --records FILE "
       "writes them"
     ) from error
-  runs = [_run(path, *row) for row in zip(*columns, strict=True)]
+  runs = [_run(path, *row) for row in rows]
   return [run for run in runs if trials or not run.trial]
 
 
@@ -116,8 +124,10 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   written, summary, metrics, examples = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
   try:
-    packed = dict(storage.parse(examples))
-  except (TypeError, ValueError) as error:
+    packed = dict(reading.parse(examples))
+    if not all(isinstance(each, dict) for split in packed.values() for each in split.values()):
+      raise ValueError("scores of another kind")
+  except (TypeError, ValueError, AttributeError) as error:
     raise UserError(f"{path}: its scores of examples are damaged") from error
   run = Run(path, config, settings(config), parsed_summary(path, summary), metrics, packed)
   _ = run.history  # which says now whether it is damaged

@@ -28,9 +28,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import yaml
-
-from posexp import storage
+from posexp import reading
 from posexp.config.schema import flat
 from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
@@ -38,13 +36,11 @@ from posexp.runs.identity import settings
 from posexp.runs.metrics import PLACE, is_metric
 from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
 SECTIONS = ("task", "model", "positions", "train", "tracker", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
-NESTED = re.compile(r"([\[{?-]\s*(\w+:\s*)?){1000}")  # of which the parser's stack would overflow
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 
@@ -129,7 +125,7 @@ class Run:
   def score(self, metric: str) -> float | None:
     """Return a number of the summary; None if it is missing or not finite."""
     value = (self.summary or {}).get(metric)
-    return float(value) if storage.is_number(value) and math.isfinite(value) else None
+    return float(value) if reading.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
     """Return whether the run passed its task's gate for a split; None if there is no gate.
@@ -237,7 +233,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
 
 def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
   """Return the parsed content of a file that training can make again; None if there is none."""
-  data = storage.read(path / name)
+  data = reading.read(path / name)
   if data is not None and not is_sealed(path, name, data):
     raise _broken(path, name, "is not the one of run.sha256")
   return None if data is None else parse(path, data)
@@ -252,7 +248,7 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
   """Return the config.yaml of the run in a folder; raise Broken as `read_config` does."""
   try:
     config = dict(_loaded(data.decode()))
-  except Exception:  # which values with tags raise of any class
+  except (ValueError, TypeError):
     raise _broken(path, CONFIG) from None
   settings = flat(config)
   for key, kind in REQUIRED.items():
@@ -271,7 +267,7 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
 
 def _loaded(text: str) -> Any:
   """Return the plain value of a YAML text, read section by section, for runs share most of them."""
-  with contextlib.suppress(yaml.YAMLError):  # text in quotes may begin a line, too
+  with contextlib.suppress(ValueError):  # text in quotes may begin a line, too
     sections = [_section(part) for part in BEGIN.split(text)]
     if all(isinstance(section, dict) for section in sections):
       return {key: value for section in sections for key, value in section.items()}
@@ -281,10 +277,8 @@ def _loaded(text: str) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
   """Return the plain value of a YAML text; equal texts are parsed once and share it."""
-  if NESTED.search(text):
-    raise ValueError("nested too deeply")
-  value = yaml.load(text, LOADER)
-  if not storage.is_plain(value):
+  value = reading.parse_yaml(text)
+  if not reading.is_plain(value):
     raise ValueError(value)
   return value
 
@@ -302,8 +296,8 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
   """Return the summary.json of the run in a folder; raise Broken as `read_summary` does."""
   try:
-    summary = dict(storage.parse(data))
-    if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
+    summary = dict(reading.parse(data))
+    if not summary or not reading.is_plain(summary) or not all(map(_is_result, summary.items())):
       raise ValueError("values of other kinds")
   except (TypeError, ValueError):
     raise _broken(path, SUMMARY) from None
@@ -319,13 +313,13 @@ def _is_result(item: tuple[str, Any]) -> bool:
     return isinstance(value, list) and all(is_metric(each) for each in value)
   if key == "gates":
     return isinstance(value, dict) and all(map(_is_gate, value.values()))
-  return "/" not in key or value is None or storage.is_number(value)
+  return "/" not in key or value is None or reading.is_number(value)
 
 
 def _is_gate(gate: Any) -> bool:
   """Return whether a value names a metric and the least that makes a split's scores count."""
   named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
-  return named and storage.is_number(gate.get("least"))
+  return named and reading.is_number(gate.get("least"))
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
@@ -334,7 +328,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
   The last line may be half a row: the run is writing it, or was killed meanwhile. If a row of a
   finished run was changed, no row is returned.
   """
-  data = storage.read(path / ROWS) or b""
+  data = reading.read(path / ROWS) or b""
   if is_sealed(path, ROWS, data):
     return parsed_rows(path, data)
   return [], UserError(
@@ -346,13 +340,15 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:
   """Return the same as `read_rows`, from the content of the metrics.jsonl in a folder."""
   file = path / ROWS
+  if reading.count(data) > reading.VALUES:
+    return [], UserError(f"{file}: more than {reading.VALUES:,} numbers; move it away")
   *lines, unfinished = data.split(b"\n")
   rows: list[dict[str, Any]] = []
   for number, line in enumerate(lines, start=1):
     try:
-      row = storage.parse(line)
+      row = reading.parse(line)
       steps = row["step"], rows[-1]["step"] if rows else -1
-      if not all(map(storage.is_number, row.values())) or not steps[1] < steps[0]:
+      if not all(map(reading.is_number, row.values())) or not steps[1] < steps[0]:
         raise ValueError(line)
     except (ValueError, TypeError, LookupError, AttributeError):
       if number == len(lines) and not unfinished:
@@ -368,7 +364,7 @@ def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserErro
 def _failure(file: Path) -> str | None:
   """Return the error at the end of a train.log, if there is one."""
   try:
-    text = (storage.read(file) or b"").decode(errors="replace").rstrip()
+    text = reading.tail(file).decode(errors="replace").rstrip()
   except UserError:
     return None
   last = text.rpartition("\n")[2].strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from posexp import storage
+from posexp import reading, storage
 
 SEAL = "run.sha256"
 CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
@@ -16,21 +16,21 @@ CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json"
 
 def seal(folder: Path, summary: str) -> None:
   """Write the digests of a run's files, and that of the `summary` that is about to be written."""
-  found = {name: storage.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
+  found = {name: reading.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
   lines = [f"{_digest(data)}  {name}\n" for name, data in found.items() if data is not None]
   storage.write(folder / SEAL, "".join(lines))
 
 
 def is_sealed(folder: Path, name: str, data: bytes) -> bool:
   """Return whether a file's content is what the run has written; true if it was never sealed."""
-  lines = (storage.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
+  lines = (reading.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
   known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
   return known.get(name, digest := _digest(data)) == digest
 
 
 def is_whole(folder: Path) -> bool:
   """Return whether no sealed file of a run was changed."""
-  return all(is_sealed(folder, name, storage.read(folder / name) or b"") for name in SEALED)
+  return all(is_sealed(folder, name, reading.read(folder / name) or b"") for name in SEALED)
 
 
 def _digest(data: bytes) -> str:

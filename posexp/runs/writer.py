@@ -16,7 +16,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.errors import UserError, writing
 from posexp.runs.checkpoints import Checkpoints, Rank, best_of
 from posexp.runs.identity import digest
@@ -28,6 +28,11 @@ ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   SUMMARY, SEAL, "checkpoints", ROWS, CONFIG, "tokenizer.*", "predictions", "context", "figures",
   "parent.json", "train.log", "wandb", "tensorboard",
+)  # fmt: skip
+
+# Folders and files that are written in place, by posexp or by a library.
+WRITTEN_INTO = (
+  ROWS, "train.log", "checkpoints", "predictions", "context", "figures", "wandb", "tensorboard",
 )  # fmt: skip
 
 
@@ -83,7 +88,7 @@ class RunWriter:
     for name in (SUMMARY, SEAL):  # of a finished run that has lost its checkpoints
       storage.remove(self.output / name)
     self.started = True
-    with self._writing, (self.output / ROWS).open("a", encoding="utf-8") as file:
+    with self._writing, storage.appending(self.output / ROWS) as file:
       file.write(text + "\n")
     self.history.append(json.loads(text))
 
@@ -139,7 +144,7 @@ class RunWriter:
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
     with contextlib.suppress(Broken):
       if results(read_summary(self.path) or {}) == results(json.loads(text)):
-        text = (self.path / SUMMARY).read_text("utf-8")
+        text = reading.read(self.path / SUMMARY).decode()
     with self._writing:
       seal(self.output, text)
       storage.write(self.output / SUMMARY, text)
@@ -170,10 +175,9 @@ class RunWriter:
       storage.write(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(self._config)))
     self.history, self._damage = read_rows(self.path)
     if self._damage is None:
-      (self.path / ROWS).touch()
+      storage.appending(self.path / ROWS).close()
     kept = any(any(self.path.glob(name)) for name in (SUMMARY, SEAL, "checkpoints/*"))
     self.started = kept or bool(self.history or self._damage)
-    storage.check(self.path / "train.log")
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _leave(self, error: type[BaseException] | None, made: list[Path]) -> None:
@@ -218,17 +222,21 @@ def lock(path: Path) -> Iterator[None]:
 
   Raises:
     Elsewhere: another process holds it.
+    UserError: a part of the folder leads to another place, which this process would write to.
   """
+  for name in WRITTEN_INTO:
+    storage.unlinked(path / name)
   holder = path / ".pid"
   try:
     held = FileLock(path / ".lock").acquire(blocking=False)
   except Timeout:
-    pid = (storage.read(holder) or b"unknown").decode(errors="replace")
+    pid = (reading.read(holder) or b"unknown").decode(errors="replace")
     raise Elsewhere(
       f"{path} is being trained by another process (pid {pid}); wait for it, or stop it"
     ) from None
   with held:
-    holder.write_text(str(os.getpid()))
+    with storage.replacing(holder) as written:
+      written.write_text(str(os.getpid()))
     yield
 
 
@@ -239,14 +247,14 @@ def is_held(path: Path) -> bool:
       return False
   except Elsewhere:
     return True
-  except OSError:  # the folder is gone
+  except (OSError, UserError):  # the folder is gone, or nobody can train in it
     return False
 
 
 @contextlib.contextmanager
 def _journal(file: Path) -> Iterator[None]:
   """Copy what posexp logs into a file, and the exception that ends the run, if one does."""
-  handler = logging.FileHandler(file, encoding="utf-8")
+  handler = logging.StreamHandler(storage.appending(file))
   handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
   log = logging.getLogger("posexp")
   log.addHandler(handler)
@@ -260,7 +268,7 @@ def _journal(file: Path) -> Iterator[None]:
   finally:
     log.removeHandler(handler)
     with contextlib.suppress(OSError):
-      handler.close()
+      handler.stream.close()
 
 
 def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:

@@ -27,7 +27,7 @@ from typing import Any
 from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config import build
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
@@ -77,7 +77,7 @@ class Job:
   @functools.cached_property
   def array(self) -> str:
     """The id that Slurm gave the array, as in 12; "" if there is none."""
-    return (storage.read(self.place / "id") or b"").decode().partition(";")[0].strip()
+    return (reading.read(self.place / "id") or b"").decode().partition(";")[0].strip()
 
   @property
   def id(self) -> str:
@@ -86,8 +86,8 @@ class Job:
   @property
   def result(self) -> tuple[str, str] | None:
     """The state in which the run ended and the reason, once the job has written them."""
-    text = storage.read(self.place / f"{self.number}.json")
-    return tuple(json.loads(text)) if text else None
+    text = reading.read(self.place / f"{self.number}.json")
+    return tuple(reading.parse(text)) if text else None
 
 
 def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
@@ -193,7 +193,7 @@ def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
   with FileLock(folder / ".lock"):
     known: dict[str, Job] = {}
     for file in sorted(folder.glob("*/runs"), key=lambda file: file.stat().st_mtime):
-      known |= {run: Job(file.parent, i) for i, run in enumerate(json.loads(file.read_bytes()))}
+      known |= {run: Job(file.parent, i) for i, run in enumerate(reading.parse(reading.read(file)))}
     runs = {each: str(each.path.relative_to(each.config["runs"])) for each in members}
     jobs = {member: known[run] for member, run in runs.items() if run in known}
     states = _states(jobs.values())

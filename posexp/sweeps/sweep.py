@@ -15,6 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from posexp import reading, storage
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
 from posexp.reporting import under_way
@@ -109,14 +110,25 @@ def attempt(train: Train, member: Member, own: Sequence[Path] = ()) -> tuple[str
   except (UserError, OSError) as error:
     return FAILED, str(refused(error))
   except Exception as error:
-    file = member.path / "train.log"
-    written = file.read_text("utf-8", errors="replace") if file.exists() else ""
-    if not written.endswith(traceback.format_exception_only(error)[-1]):
-      file.parent.mkdir(parents=True, exist_ok=True)
-      file.write_text(written + traceback.format_exc(), "utf-8")
     first = (str(error).splitlines() or [""])[0]
-    return FAILED, f"{type(error).__name__}: {first}; its traceback is in {near(file)}"
+    return FAILED, f"{type(error).__name__}: {first}; {_kept(error, member.path / 'train.log')}"
   return DONE, ""
+
+
+def _kept(error: Exception, log: Path) -> str:
+  """Keep a traceback in a train.log that may have it already; return where it is, in words."""
+  try:
+    if (
+      not reading.tail(log)
+      .decode(errors="replace")
+      .endswith(traceback.format_exception_only(error)[-1])
+    ):
+      log.parent.mkdir(parents=True, exist_ok=True)
+      with storage.appending(log) as file:
+        file.write("".join(traceback.format_exception(error)))
+  except (UserError, OSError) as refusal:
+    return f"its traceback is lost ({refused(refusal)})"
+  return f"its traceback is in {near(log)}"
 
 
 @dataclasses.dataclass(frozen=True)

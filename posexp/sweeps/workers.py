@@ -18,6 +18,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from posexp import storage
 from posexp.errors import near
 from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 
@@ -87,7 +88,7 @@ def _begin(device: dict[str, str], file: Path) -> None:
 
   keep_freed_memory()  # before a thread starts
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
-  with file.open("a") as out:
+  with storage.appending(file) as out:
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
   leave_with_parent()

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from posexp.config import build, look_up, plugins
+from posexp.errors import UserError
+from posexp.runs.metrics import is_metric
 from posexp.tasks.contract import Task
 from posexp.tasks.diagnostic_tasks import DIAGNOSTICS
 from posexp.tasks.echo import Echo
@@ -41,5 +43,11 @@ def make_task(config: Mapping[str, Any]) -> Task:
   """
   plugins.check("task", config)
   section = dict(config.get("task") or {})
-  cls = look_up(tasks(), section.pop("kind", None), "task.kind")
+  cls = look_up(tasks(), kind := section.pop("kind", None), "task.kind")
+  for each in cls.metrics:
+    if not is_metric(each._asdict()):
+      raise UserError(
+        f"task.kind={kind}: the metric {each.name!r} has the format {each.format!r}; write one of "
+        "numbers with at most 9 decimals, such as .4f"
+      )
   return build(cls, section, where="task")

@@ -13,10 +13,10 @@ import yaml
 
 from posexp import storage
 from posexp.errors import UserError, pasted
+from posexp.reading import is_number
 from posexp.runs import Run, RunWriter
 from posexp.runs.identity import settings
 from posexp.runs.run import times
-from posexp.storage import is_number
 from posexp.tracking.tracker import Tables, TrackedRun, Tracker
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config.checks import Positive, check
 from posexp.errors import UserError, pasted, printable
 from posexp.runs import BOOKKEEPING, Run, RunWriter
@@ -248,10 +248,12 @@ def _run_id(folder: Path) -> str:
   on another machine, with those it has.
   """
   file = storage.unlinked(folder / "wandb") / "id"
-  if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
+  kept = reading.read(file)
+  if kept is None or not re.fullmatch(rb"[\w.=-]{1,128}", kept):
     own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
-    storage.write(file, os.environ.get("WANDB_RUN_ID") or f"{own}-{secrets.token_hex(4)}")
-  return file.read_text()
+    kept = (os.environ.get("WANDB_RUN_ID") or f"{own}-{secrets.token_hex(4)}").encode()
+    storage.write(file, kept.decode())
+  return kept.decode()
 
 
 def _sync_command(folder: Path) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.data.examples import Batch
 from posexp.errors import UserError
 
@@ -46,7 +46,7 @@ def prepare() -> None:
   system, and a CPU would spend an eighth of each step, or more, on getting the pages back.
   """
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
-  if not storage.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
+  if not reading.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
     jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config import encodings_node, resolve
 from posexp.config.command_line import compose, explained
 from posexp.config.overrides import read
@@ -81,7 +81,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
 
 def keep_tokens(released: Released, folder: Path) -> None:
   """Write the tokenizer of a released model where a run keeps its own, if none is there."""
-  if storage.read(folder / "tokenizer.json") is None:
+  if reading.read(folder / "tokenizer.json") is None:
     storage.write(folder / "tokenizer.json", released.tokens())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from posexp import storage
+from posexp import reading, storage
 from posexp.config import show
 from posexp.errors import UserError, near
 from posexp.released import PREFIX
@@ -94,7 +94,7 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
 
 def of_parent(folder: Path) -> dict[str, Any]:
   """Return what the summary of a run has of its parent; nothing for a run without one."""
-  found = json.loads(storage.read(folder / NOTES) or b"{}")
+  found = reading.parse(reading.read(folder / NOTES) or b"{}")
   costs = {key: found.pop(key) for key in ("parent_steps", "time/parent_seconds") if key in found}
   return costs | ({"parent": found} if found else {})
 

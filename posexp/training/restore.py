@@ -5,6 +5,7 @@ The same weights may also be put into a model with other options of its encoding
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import sys
@@ -24,7 +25,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError, near
 from posexp.models.backbones import make_size
 from posexp.runs import FILES, Run, digest, read_run
-from posexp.runs.checkpoints import difference
+from posexp.runs.checkpoints import Checkpoints, difference
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import mesh_for, replicated
@@ -36,6 +37,7 @@ from posexp.training.step import Program, keys, program, split
 # Options of the model that no weight knows.
 OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
 OF_MODEL += ("logits_by", "logits_length", "logits_growth", "logits_in", "logits_scale")
+MANY = 32  # layers, of which more take long to build
 RELEASED = "hf:"  # in front of a released model's folder, or its name on the hub
 OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which no digest has
 
@@ -148,6 +150,15 @@ def _described(
     if run.summary is not None:
       why = "what it had is lost; put it back, or rerun=true trains the run afresh"
     raise UserError(f"{run.path} has no checkpoint: {why}")
+  asked = getattr(setup.size, "num_layers", 0)
+  if asked > MANY:
+    folder = run.path / "checkpoints"
+    with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
+      if 0 < (held := checkpoints.layers()) < asked:
+        raise UserError(
+          f"{run.path}: model.num_layers is {asked:,} in its config.yaml, and {held} in its "
+          "checkpoint; put back the one that was trained"
+        )
   return run, setup
 
 
