@@ -57,6 +57,8 @@ RATIO = 50  # of its size that it may take beyond: texts are packed to a third o
 FEW = 1_000_000  # rows that a table may always have; beyond, each takes a byte
 ROWS = 16  # of a table in memory at a time; each may be long
 PAGE = re.compile(rb"\x15([\x80-\xff]*[\0-\x7f])\x15([\x80-\xff]*[\0-\x7f])")  # its type, its size
+# What Python raises, beside ValueError, where a packed file is damaged; RuntimeError: it is locked.
+DAMAGED = LookupError, EOFError, OSError, TypeError, MemoryError, RuntimeError
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
@@ -143,11 +145,8 @@ def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
 def check_yaml(text: str | bytes, depth: int, most: int) -> None:
   """Raise ValueError as `parse_yaml`, or YAMLError, before any value is made."""
   named: dict[str, tuple[int, int]] = {}  # how many values an anchor stands for, and levels
-  anchors, counts, levels = (
-    [None],
-    [0],
-    [0],
-  )  # of open collections, and what is in them
+  # Of the whole, and of each open collection: its anchor, the values and the levels in it.
+  anchors, counts, levels = [None], [0], [0]
 
   def add(anchor: str | None, count: int, level: int) -> None:
     counts[-1], levels[-1] = counts[-1] + count, max(levels[-1], level)
@@ -256,9 +255,7 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
           found[member.filename.removesuffix(".npy")] = np.frombuffer(
             file.read(), kind, math.prod(shape)
           ).reshape(shape)
-  except (LookupError, EOFError, OSError, TypeError, NotImplementedError) as error:
-    raise ValueError(str(error)) from error
-  except (zipfile.BadZipFile, MemoryError, RuntimeError, zlib.error) as error:
+  except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
     raise ValueError(str(error)) from error
   return found
 

@@ -71,7 +71,7 @@ def verify(
 def checked(
   file: Path,
   files: Sequence[Path],
-  about: Mapping[str, Any],
+  about: dict[str, Any],
   every: Sequence[Run],
   suite: Suite,
   published: Path,
