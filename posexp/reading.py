@@ -74,14 +74,15 @@ def read(path: Path) -> bytes | None:
   try:
     check(path)
     with path.open("rb") as file:
-      data = file.read(most + 1)
+      size = os.fstat(file.fileno()).st_size
+      data = file.read(size) if size <= most else b""  # room for `most` would be taken at once
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
     raise refused(error) from error
   except MemoryError:
     raise UserError(f"{path}: there is no memory to read it") from None
-  if len(data) > most:
+  if size > most:
     raise UserError(f"{path}: more than {most:,} bytes, which is no such file; move it away")
   return data
 
