@@ -16,7 +16,7 @@ from posexp.analysis import attention_properties, properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
-from posexp.encodings import Encoding, layers_of
+from posexp.encodings import Encoding
 from posexp.encodings.sinusoids import REACH
 
 
@@ -79,7 +79,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
   Raises:
     ValueError: no model can be built with the encoding.
   """
-  count = max(2, layers_of(encoding))
+  count = max(2, encoding.least_layers)
   whole = {causal: Case(encoding, causal, layers=count) for causal in (True, False)}
   defined = [causal for causal, case in whole.items() if is_defined(case)]
   if not defined:

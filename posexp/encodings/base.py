@@ -264,6 +264,11 @@ class Encoding:
     """The number of positions; None if unlimited."""
     return None
 
+  @property
+  def least_layers(self) -> int:
+    """The fewest layers that show all of it, as of a pattern; a model of fewer is refused."""
+    return 1
+
   def layers(self, count: int) -> Sequence[Layer]:
     """Return what is particular to each of a Transformer's layers; by default nothing is.
 
