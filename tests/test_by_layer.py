@@ -90,7 +90,7 @@ def test_a_model_has_room_for_all_that_differs():
   with pytest.raises(ValueError, match=r"ByLayer differs by layer: build one attention for each"):
     Attention(made, 32, 4, rngs=nnx.Rngs(0))
   windows = encoding("by_layer", pattern=["none window=2"])  # which one attention would not have
-  with pytest.raises(ValueError, match="or posexp.Stack, which has their windows, too"):
+  with pytest.raises(ValueError, match=r"or posexp\.Stack, which has their windows, too"):
     Attention(windows, 32, 4, rngs=nnx.Rngs(0))
   with pytest.raises(
     ValueError, match="by_layer has sinusoidal in a layer, which changes the input of"

@@ -1,4 +1,4 @@
-"""`posexp.check` finds three planted mistakes, and says in which smallest case."""
+"""`posexp.check` finds planted mistakes, and says in which smallest case."""
 
 import functools
 
@@ -7,6 +7,7 @@ from seed import some
 
 from posexp import check
 from posexp.analysis import attention_properties, conformance, properties
+from posexp.analysis.compilation import compilation
 from posexp.analysis.conformance import PROPERTIES
 from posexp.analysis.properties import Case
 from posexp.config import plugins
@@ -19,6 +20,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posexp.encodings import Columns, Encoding, Relation
 from posexp.encodings.columns import sums_between
@@ -62,6 +64,21 @@ class Double(Relation):
     return 2 * super().weights(q, k, span)
 
 
+class Smeared(Relation):
+  "Gives a query the distances of the one before, by a shift that XLA compiles wrongly on a CPU."
+
+  def score(self, q, k, span):
+    rows = -0.1 * jnp.abs(span.offset[0])
+    return super().score(q, k, span) + rows.at[1:].set(rows[:-1])[None, None]
+
+
+class Drawn(Relation):
+  "Draws a number when it is traced, and not when it is run."
+
+  def score(self, q, k, span):
+    return super().score(q, k, span) * np.random.default_rng().uniform()
+
+
 def off_by_one(x):
   "Takes the gate of the key before."
   return jnp.roll(x[..., :2], 1, axis=1)
@@ -85,6 +102,7 @@ def made(relation, columns=None):
 
 
 ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
+ENCODINGS |= {"smear": made(Smeared), "drawn": made(Drawn)}
 ENCODINGS |= {"gate": made(Gated, off_by_one), "padded": made(Gated, of_padding)}
 """
 
@@ -99,18 +117,22 @@ def planted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   ("name", "finds", "passes"),
-  some(
-    [
-      ("late", properties.cached_decoding, properties.padding),
-      ("leaky", properties.padding, properties.explicit_positions),
-      ("cut", properties.gradients, properties.padding),
-      ("double", attention_properties.weights, properties.padding),
-      ("gate", properties.cached_decoding, attention_properties.weights),
-      ("gate", attention_properties.columns, properties.explicit_positions),
-      ("padded", properties.padding, attention_properties.weights),
-    ],
-    3,
-  ),
+  [
+    ("smear", compilation, properties.explicit_positions),
+    *some(
+      [
+        ("late", properties.cached_decoding, properties.padding),
+        ("leaky", properties.padding, properties.explicit_positions),
+        ("cut", properties.gradients, properties.padding),
+        ("double", attention_properties.weights, properties.padding),
+        ("drawn", compilation, properties.same_start),
+        ("gate", properties.cached_decoding, attention_properties.weights),
+        ("gate", attention_properties.columns, properties.explicit_positions),
+        ("padded", properties.padding, attention_properties.weights),
+      ],
+      3,
+    ),
+  ],
 )
 def test_a_planted_mistake_is_found(name, finds, passes):
   plugins.load(["wrong.py"])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp.analysis import attention_properties, properties
+from posexp.analysis.compilation import compilation
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
@@ -54,6 +55,7 @@ PROPERTIES = (
   Property(properties.spans),
   Property(far_positions),
   Property(properties.long_texts),
+  Property(compilation),
   Property(properties.gradients),
   Property(properties.bfloat16),
   Property(properties.same_start),
