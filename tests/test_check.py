@@ -186,6 +186,53 @@ def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):
   assert last.startswith("1 does not hold")
 
 
+FROM_FILES = """\
+import csv, dataclasses, functools, hashlib, sqlite3
+from pathlib import Path
+import posexp
+from posexp.tasks.classification import Classification, LabeledData
+
+NAMES = Path("names.txt").read_text().split()
+
+
+@dataclasses.dataclass(frozen=True)
+class FromFiles(Classification):
+  name: str = "from_files"
+  file: str = "data/rows.csv"
+
+  def prepare(self, folder):
+    (folder / "kept.txt").write_text("of the run")
+    (folder / "kept.txt").read_text()
+    with open(self.file) as file:
+      rows = [tuple(row) for row in csv.reader(file)]
+    splits = ("train", "validation", "test")
+    ids = dict.fromkeys(splits, [[1, 2]] * len(rows))
+    return LabeledData.of(dict.fromkeys(splits, rows), ids, vocab_size=3, label_names=NAMES)
+
+
+TASKS = {"from_files": FromFiles}
+"""
+
+
+def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys):
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "rows.csv").write_text("red a,a\nred b,b\n")
+  (tmp_path / "names.txt").write_text("a b")
+  argv = ["task=from_files", "plugins=own.py"]
+  (tmp_path / "own.py").write_text(FROM_FILES)
+  assert not check.check(argv)
+  said = capsys.readouterr().out
+  assert "data/rows.csv, names.txt are read and are no part of" in " ".join(said.split())
+  assert "files = [self.file, 'names.txt']" in said
+  method = said[said.index("  def data_digest") :].rstrip()
+  for end, holds in ((method, True), (method.replace("self.file, ", ""), False)):
+    monkeypatch.setattr(plugins, "_found", {})
+    text = FROM_FILES.replace("\n\nTASKS", f"\n{end}\n\n\nTASKS")
+    (tmp_path / "own.py").write_text(text)
+    assert check.check(argv) is holds
+  assert "data/rows.csv is read" in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_cannot_be_built_is_refused_in_one_sentence(monkeypatch):
   monkeypatch.setattr(Relation, "__init__", lambda self: 1 / 0)
   with pytest.raises(ZeroDivisionError):  # a mistake in one's own code has its traceback
