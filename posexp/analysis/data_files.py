@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import posexp
 from posexp import storage
@@ -76,10 +76,10 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
 def remedy(task: Task, paths: list[Path]) -> str:
   """Return the method that gives a task the digest of files, with its options for their names."""
   options = {}
-  for field in dataclasses.fields(task):
+  for field in dataclasses.fields(cast(Any, task)):
     if isinstance(value := getattr(task, field.name), str | Path):
       options[Path(value).resolve()] = f"self.{field.name}"
-  names = [options.get(path) or repr(os.path.relpath(path)) for path in paths]
+  names = [options.get(path, repr(os.path.relpath(path))) for path in paths]
   return (
     "  def data_digest(self):\n"
     "    import hashlib, pathlib\n\n"
@@ -91,7 +91,11 @@ def remedy(task: Task, paths: list[Path]) -> str:
 
 def _elsewhere() -> list[Path]:
   """Return the folders whose files are of Python, its packages, the system or a cache."""
-  caches = [storage.cache_folder().parent, Path.home() / ".cache", os.environ.get("HF_HOME")]
+  caches: list[Any] = [
+    storage.cache_folder().parent,
+    Path.home() / ".cache",
+    os.environ.get("HF_HOME"),
+  ]
   python = [sysconfig.get_paths()["stdlib"], *site.getsitepackages(), site.getusersitepackages()]
   ours = [Path(posexp.__file__).parent, CONFIGS]
   return [Path(each).resolve() for each in (*caches, *python, *ours, *SYSTEM, sys.prefix) if each]
