@@ -17,6 +17,7 @@ _HOMES = {
   "Columns": "posexp.encodings",
   "Encoding": "posexp.encodings",
   "Layer": "posexp.encodings",
+  "Matrix": "posexp.encodings.base",
   "Relation": "posexp.encodings",
   "Span": "posexp.encodings",
   "encoding": "posexp.encodings",
