@@ -7,6 +7,8 @@ import importlib
 import time
 from typing import Any
 
+from posexp.kernels.xla import sum_rightly
+
 __version__ = "0.2.0"
 BEGUN = time.perf_counter()  # of the process, as near as a package can know
 
@@ -15,6 +17,7 @@ _HOMES = {
   "Columns": "posexp.encodings",
   "Encoding": "posexp.encodings",
   "Layer": "posexp.encodings",
+  "Matrix": "posexp.encodings.base",
   "Relation": "posexp.encodings",
   "Span": "posexp.encodings",
   "encoding": "posexp.encodings",
@@ -32,6 +35,8 @@ _HOMES = {
   "UserError": "posexp.errors",
 }
 __all__ = list(_HOMES)
+
+sum_rightly()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ from cases import UNDEFINED
 
 from posexp.analysis import properties
 from posexp.analysis.properties import VOCAB, Case
-from posexp.encodings import layers_of
 from posexp.encodings.bias import T5
 from posexp.encodings.rngs import Rngs
 
@@ -17,7 +16,7 @@ SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 1, "dropout": 
 
 def case_of(encoding, causal):
   """A model of one layer, or of two that share a table."""
-  return Case(encoding, causal, layers=max(layers_of(encoding), 1 + isinstance(encoding, T5)))
+  return Case(encoding, causal, layers=max(encoding.least_layers, 1 + isinstance(encoding, T5)))
 
 
 def rngs():

@@ -84,8 +84,14 @@ def test_a_model_has_room_for_all_that_differs():
   assert refusal("by_layer", made, Size(num_layers=4)) is None
   why = "some of that is in none of model.num_layers=3; 4 layers show all of it"
   assert why in refusal("by_layer", made, Size(num_layers=3))
+  last = encoding("by_layer", pattern=["2 rope", "alibi", "2 none"], from_last=True)
+  assert [made.least_layers, last.least_layers] == [4, 4]
+  assert encoding("by_layer", pattern=["64 rope", "none"]).least_layers == 65
   with pytest.raises(ValueError, match=r"ByLayer differs by layer: build one attention for each"):
     Attention(made, 32, 4, rngs=nnx.Rngs(0))
+  windows = encoding("by_layer", pattern=["none window=2"])  # which one attention would not have
+  with pytest.raises(ValueError, match=r"or posexp\.Stack, which has their windows, too"):
+    Attention(windows, 32, 4, rngs=nnx.Rngs(0))
   with pytest.raises(
     ValueError, match="by_layer has sinusoidal in a layer, which changes the input of"
   ):

@@ -1,4 +1,4 @@
-"""`posexp.check` finds three planted mistakes, and says in which smallest case."""
+"""`posexp.check` finds planted mistakes, and says in which smallest case."""
 
 import functools
 
@@ -7,6 +7,7 @@ from seed import some
 
 from posexp import check
 from posexp.analysis import attention_properties, conformance, properties
+from posexp.analysis.compilation import compilation
 from posexp.analysis.conformance import PROPERTIES
 from posexp.analysis.properties import Case
 from posexp.config import plugins
@@ -19,6 +20,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posexp.encodings import Columns, Encoding, Relation
 from posexp.encodings.columns import sums_between
@@ -62,6 +64,21 @@ class Double(Relation):
     return 2 * super().weights(q, k, span)
 
 
+class Smeared(Relation):
+  "Gives a query the distances of the one before, by a shift that XLA compiles wrongly on a CPU."
+
+  def score(self, q, k, span):
+    rows = -0.1 * jnp.abs(span.offset[0])
+    return super().score(q, k, span) + rows.at[1:].set(rows[:-1])[None, None]
+
+
+class Drawn(Relation):
+  "Draws a number when it is traced, and not when it is run."
+
+  def score(self, q, k, span):
+    return super().score(q, k, span) * np.random.default_rng().uniform()
+
+
 def off_by_one(x):
   "Takes the gate of the key before."
   return jnp.roll(x[..., :2], 1, axis=1)
@@ -85,6 +102,7 @@ def made(relation, columns=None):
 
 
 ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
+ENCODINGS |= {"smear": made(Smeared), "drawn": made(Drawn)}
 ENCODINGS |= {"gate": made(Gated, off_by_one), "padded": made(Gated, of_padding)}
 """
 
@@ -99,18 +117,22 @@ def planted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   ("name", "finds", "passes"),
-  some(
-    [
-      ("late", properties.cached_decoding, properties.padding),
-      ("leaky", properties.padding, properties.explicit_positions),
-      ("cut", properties.gradients, properties.padding),
-      ("double", attention_properties.weights, properties.padding),
-      ("gate", properties.cached_decoding, attention_properties.weights),
-      ("gate", attention_properties.columns, properties.explicit_positions),
-      ("padded", properties.padding, attention_properties.weights),
-    ],
-    3,
-  ),
+  [
+    ("smear", compilation, properties.explicit_positions),
+    *some(
+      [
+        ("late", properties.cached_decoding, properties.padding),
+        ("leaky", properties.padding, properties.explicit_positions),
+        ("cut", properties.gradients, properties.padding),
+        ("double", attention_properties.weights, properties.padding),
+        ("drawn", compilation, properties.same_start),
+        ("gate", properties.cached_decoding, attention_properties.weights),
+        ("gate", attention_properties.columns, properties.explicit_positions),
+        ("padded", properties.padding, attention_properties.weights),
+      ],
+      3,
+    ),
+  ],
 )
 def test_a_planted_mistake_is_found(name, finds, passes):
   plugins.load(["wrong.py"])
@@ -162,6 +184,53 @@ def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):
     "cached decoding     fails         2 tokens, 1 layer, 1 head, causal: token by token: row 0"
   )
   assert last.startswith("1 does not hold")
+
+
+FROM_FILES = """\
+import csv, dataclasses, functools, hashlib, sqlite3
+from pathlib import Path
+import posexp
+from posexp.tasks.classification import Classification, LabeledData
+
+NAMES = Path("names.txt").read_text().split()
+
+
+@dataclasses.dataclass(frozen=True)
+class FromFiles(Classification):
+  name: str = "from_files"
+  file: str = "data/rows.csv"
+
+  def prepare(self, folder):
+    (folder / "kept.txt").write_text("of the run")
+    (folder / "kept.txt").read_text()
+    with open(self.file) as file:
+      rows = [tuple(row) for row in csv.reader(file)]
+    splits = ("train", "validation", "test")
+    ids = dict.fromkeys(splits, [[1, 2]] * len(rows))
+    return LabeledData.of(dict.fromkeys(splits, rows), ids, vocab_size=3, label_names=NAMES)
+
+
+TASKS = {"from_files": FromFiles}
+"""
+
+
+def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys):
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "rows.csv").write_text("red a,a\nred b,b\n")
+  (tmp_path / "names.txt").write_text("a b")
+  argv = ["task=from_files", "plugins=own.py"]
+  (tmp_path / "own.py").write_text(FROM_FILES)
+  assert not check.check(argv)
+  said = capsys.readouterr().out
+  assert "data/rows.csv, names.txt are read and are no part of" in " ".join(said.split())
+  assert "files = [self.file, 'names.txt']" in said
+  method = said[said.index("  def data_digest") :].rstrip()
+  for end, holds in ((method, True), (method.replace("self.file, ", ""), False)):
+    monkeypatch.setattr(plugins, "_found", {})
+    text = FROM_FILES.replace("\n\nTASKS", f"\n{end}\n\n\nTASKS")
+    (tmp_path / "own.py").write_text(text)
+    assert check.check(argv) is holds
+  assert "data/rows.csv is read" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_cannot_be_built_is_refused_in_one_sentence(monkeypatch):

@@ -20,6 +20,7 @@ from seed import SEED, drawn, some
 from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 
 from posexp.analysis import attention_properties, conformance, properties
+from posexp.analysis.compilation import compilation
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import EXACT, VOCAB, paths
 from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotation
@@ -71,6 +72,7 @@ ASKED = {
   properties.same_start: DEFAULTS,
   properties.terms: SOME,
   far_positions: DEFAULTS,
+  compilation: DEFAULTS,
 }
 # Where others than these are drawn: each way to enter attention over a source; relations that do
 # not have all their formula compared, with few queries and with gaps, by tests/oracle.py.
@@ -89,6 +91,7 @@ FEW = {
   attention_properties.weights: OWN_FORMS + drawn(REST, 5),
   properties.shift: OWN_FORMS + drawn(UNLIKE, 4),
   far_positions: ("xpos",),
+  compilation: drawn(UNLIKE, 1),
 }
 BOTH = {properties.batch_mates, properties.explicit_positions}
 ONCE = {*ASKED} - BOTH  # of one side alone

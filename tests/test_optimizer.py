@@ -10,10 +10,12 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+from flax import nnx
 
 from posexp.config import build
 from posexp.encodings import ENCODINGS
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.base import Matrix
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
@@ -61,7 +63,7 @@ PARAMS = {"kernel": jnp.ones((3, 2)), "table": jnp.ones((3, 2))}
 
 
 def stepped(training):
-  return first_update(make_optimizer(training, 2))
+  return first_update(make_optimizer(training, 2, frozenset({"kernel"})))
 
 
 def first_update(optimizer):
@@ -126,21 +128,41 @@ def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   params = jax.eval_shape(lambda: split(make(Rngs(**keys(0))))[1])
   assert causal or not any(leaf.weak_type for leaf in jax.tree.leaves(params))
   assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
-  marked, _ = jax.tree_util.tree_flatten_with_path(decayed(params))
-  yes = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if on}
-  no = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if not on}
+  leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+  shapes = {jax.tree_util.keystr(at, simple=True, separator="/"): x.shape for at, x in leaves}
+  model = abstract_model(make)
+  yes = decayed(model, "matrices")
+  no = shapes.keys() - yes
+  assert yes <= shapes.keys()
+  assert all(len(shapes[path]) > 1 for path in yes)
+  assert (yes != decayed(model, "kernels")) is (name in ("fire", "path"))
   for part in ("query", "key", "value", "out", "up", "down"):
     assert any(f"{part}/" in path for path in yes), part
-  assert all("kernel" in path.rpartition("/")[2] for path in yes)
+  gates = ("kernel", "beta", "gate")  # of a token, which are maps of its hidden state
+  assert all(path.endswith(gates) or "kernel" in path.rpartition("/")[2] for path in yes)
   for word in ("embed", "norm"):
     assert not any(word in path for path in yes), word
   assert any("embed" in path for path in no)
   assert any("norm" in path for path in no)
 
 
+class Foreign(nnx.Module):
+  """What another's encoding may have: a layer of Flax, and parameters that declare nothing."""
+
+  def __init__(self, rngs):
+    self.linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    self.table, self.kernel_in = nnx.Param(jnp.ones((2, 2))), nnx.Param(jnp.ones(2))
+    self.gate = Matrix(jnp.ones((2, 2)))
+
+
+def test_what_others_declare_decays_and_the_kernels_of_flax():
+  assert decayed(Foreign(None), "matrices") == {"linear/kernel", "gate"}
+  assert decayed(Foreign(None), "kernels") == {"linear/kernel", "kernel_in"}
+
+
 def change(options, params, *grads):
   """The last of the updates that gradients give."""
-  optimizer = make_optimizer(options, 100)
+  optimizer = make_optimizer(options, 100, frozenset({"kernel"}))
 
   @jax.jit
   def updates(params, grads):

@@ -98,6 +98,42 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert_csv(said[7])
 
 
+FALLING = """
+@dataclasses.dataclass(frozen=True)
+class Falling(posexp.Encoding):
+  first: float = 0.5
+
+  def layers(self, count):
+    return [posexp.Layer(Distance(self.first / (i + 1))) for i in range(count)]
+
+
+class Short(Falling):
+  def layers(self, count):
+    return super().layers(count)[1:]
+
+
+ENCODINGS |= {"falling": Falling, "short": Short}
+"""
+
+
+def test_each_layer_may_have_a_value_of_its_own(outside, monkeypatch):
+  files = {name: text for _, name, text in BLOCKS if name}
+  (outside / "falling.py").write_text(files["distance.py"] + FALLING)
+  (outside / "first.py").write_text(files["first.py"])
+  own = "task=first plugins=[falling.py,first.py] train.steps=1 train.evaluate_every=1 model=tiny"
+  own = [*own.split(), "tracker=none"]
+  for layers in (1, 2, 3):
+    with contextlib.nullcontext() if layers == 2 else ready():
+      done = order.command("encoding=falling", f"model.num_layers={layers}", *own)
+    assert done.err == ("" if layers == 2 else f"posexp: error: {READY}\n")
+  monkeypatch.setattr(properties, "Stack", built := mock.Mock(wraps=properties.Stack))
+  said = typed("python -m posexp.check encoding=falling plugins=falling.py", monkeypatch)
+  assert "all of it holds" in said
+  assert max(each.args[2].num_layers for each in built.call_args_list) == 2
+  said = order.command("encoding=short", "model.num_layers=3", *own).err
+  assert "must return 3 times posexp.Layer, not 2 times Layer" in said
+
+
 def assert_csv(said):
   """The tracker of the guide names its file, whose rows are those of metrics.jsonl."""
   line = next(line for line in said.splitlines() if line.startswith("csv"))

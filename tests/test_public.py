@@ -1,6 +1,8 @@
 """What `import posexp` promises."""
 
+import importlib.metadata
 import inspect
+import os
 import runpy
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from flax import nnx
 from seed import SEED
 
 import posexp
+from posexp.kernels import xla
 from posexp.models import attention
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "own_model.py"
@@ -33,6 +36,58 @@ def test_importing_posexp_imports_nothing_slow():
   assert done.stdout == "set()\n"
   with pytest.raises(AttributeError, match="no attribute 'encodigns'"):
     _ = posexp.encodigns
+
+
+SUM = """\
+import posexp, jax, jax.numpy as jnp
+n = jnp.arange(32_769.0)
+rows, matrix = jnp.stack((n, 0 * n, 0 * n), 1), jnp.eye(3)
+found = jax.jit(jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2)))(rows)
+print(float(jnp.abs(found / n**2 - 1)[1:].max()))
+"""
+
+
+def test_this_jax_sums_rightly_after_posexp_is_imported():
+  tests_own = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
+  env = {name: value for name, value in os.environ.items() if name not in tests_own}
+  found = subprocess.run([sys.executable, "-c", SUM], env=env, capture_output=True, text=True)
+  assert found.stderr == ""
+  assert float(found.stdout) < 1e-6
+
+
+@pytest.mark.parametrize(
+  ("version", "given", "left"),
+  [
+    ("0.10.2", "", xla.SET),
+    ("0.10.2.dev3", "--some=1", f"--some=1 {xla.SET}"),
+    ("0.10.2", f"{xla.FLAG}=dot", f"{xla.FLAG}=dot"),
+    ("0.11.1", "--some=1", "--some=1"),
+    ("0.12.0.1", "", ""),
+    ("0.10.2", "flags.txt", "flags.txt"),
+  ],
+)
+def test_flags_of_xla_that_are_set_stay(version, given, left, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  Path("flags.txt").write_text(f"{xla.SET}\n")
+  monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+  monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # JAX has not begun
+  monkeypatch.setenv("XLA_FLAGS", given)
+  xla.sum_rightly()
+  assert os.environ["XLA_FLAGS"] == left
+
+
+def test_it_is_said_where_the_flag_comes_too_late(monkeypatch, tmp_path):
+  monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.2")
+  jax.devices()
+  monkeypatch.setenv("XLA_FLAGS", "--some=1")
+  with pytest.warns(UserWarning, match=r"jaxlib 0\.10\.2 .*: import posexp before JAX is used, or"):
+    xla.sum_rightly()
+  assert os.environ["XLA_FLAGS"] == f"--some=1 {xla.SET}"  # of processes that are started
+  monkeypatch.chdir(tmp_path)
+  Path("flags.txt").write_text("--some=1\n")
+  monkeypatch.setenv("XLA_FLAGS", "flags.txt")
+  with pytest.warns(UserWarning, match=r"add --xla_cpu\S+=-reduce to the file flags\.txt"):
+    xla.sum_rightly()
 
 
 def test_an_encoding_is_made_by_its_name():

@@ -60,6 +60,27 @@ def test_what_changes_results_changes_the_digest(other):
   assert digest(other) != digest(CONFIG)
 
 
+@pytest.mark.parametrize(
+  ("encoding", "options", "other"),
+  [
+    ("rpr", {"k": 4}, False),
+    ("path", {"rank": 4}, True),
+    ("dape", {"base": "kerple"}, False),
+    ("dape", {"base": "fire"}, True),
+    ("by_layer", {"pattern": ["rope", "fire width=4"]}, True),
+    ("by_layer", {"pattern": "gemma3"}, False),
+  ],
+)
+def test_another_rule_of_weight_decay_is_another_run_where_it_changes_one(encoding, options, other):
+  def digest_of(**train):
+    return digest({"encoding": encoding, encoding: options, "train": {"weight_decay": 0.1} | train})
+
+  assert digest_of() == digest_of(decayed="kernels")  # as earlier runs were trained
+  assert (digest_of() != digest_of(decayed="matrices")) is other
+  none = [digest_of(weight_decay=0.0, decayed=rule) for rule in ("kernels", "matrices")]
+  assert none[0] == none[1]
+
+
 def test_a_translator_without_the_option_of_a_tokenizer_has_the_digest_of_a_bpe():
   joint = digest(with_task(joint=True))
   assert digest(with_task(joint=True, tokenizer="bpe")) == joint

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from seed import some
 
-from posexp.encodings import ENCODINGS, Encoding, Relation, Span, layers_of
+from posexp.encodings import ENCODINGS, Encoding, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich
@@ -25,7 +25,9 @@ B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 
-OF_ALL = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items() if layers_of(cls()) == 1]
+OF_ALL = [
+  pytest.param(cls(), id=name) for name, cls in ENCODINGS.items() if cls().least_layers == 1
+]
 # Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
 every_encoding = pytest.mark.parametrize(
   "encoding", some([*OF_ALL, RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)], 3), ids=str

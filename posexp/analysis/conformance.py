@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp.analysis import attention_properties, properties
+from posexp.analysis.compilation import compilation
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
-from posexp.encodings import Encoding, layers_of
+from posexp.encodings import Encoding
 from posexp.encodings.sinusoids import REACH
 
 
@@ -54,6 +55,7 @@ PROPERTIES = (
   Property(properties.spans),
   Property(far_positions),
   Property(properties.long_texts),
+  Property(compilation),
   Property(properties.gradients),
   Property(properties.bfloat16),
   Property(properties.same_start),
@@ -79,7 +81,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
   Raises:
     ValueError: no model can be built with the encoding.
   """
-  count = max(2, layers_of(encoding))
+  count = max(2, encoding.least_layers)
   whole = {causal: Case(encoding, causal, layers=count) for causal in (True, False)}
   defined = [causal for causal, case in whole.items() if is_defined(case)]
   if not defined:

@@ -27,7 +27,6 @@ from posexp.encodings.split import Split
 from posexp.encodings.sticks import StickBreaking
 from posexp.errors import UserError
 
-MANY = 64  # layers, in which every layer of a pattern is expected to be
 ENCODINGS: dict[str, type[Encoding]] = {
   "none": Encoding,
   "index": Index,
@@ -99,24 +98,24 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
 
 
-def check_layers(encoding: Encoding, layers: Sequence[Layer]) -> None:
-  """Check that the encodings of layers, where they are others than the model's, act in attention.
+def check_layers(encoding: Encoding, layers: Sequence[Layer], count: int) -> None:
+  """Check that an encoding's `layers(count)` are as many, and that others of them act in attention.
 
   Raises:
-    ValueError: one changes another part, of which a Transformer has one for all layers.
+    ValueError: they are not, or one changes a part of which a Transformer has one for all layers.
   """
+  if len(layers) != count or not all(isinstance(layer, Layer) for layer in layers):
+    kinds = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
+    raise ValueError(
+      f"{name_of(encoding)}: layers({count}) of its class must return {count} times posexp.Layer, "
+      f"not {len(layers)} times {kinds or 'anything'}"
+    )
   for other in dict.fromkeys(layer.encoding for layer in layers if layer.encoding != encoding):
     if elsewhere := [part for part in other.acts_in if part != "attention"]:
       raise ValueError(
         f"{name_of(encoding)} has {name_of(other)} in a layer, which changes the {elsewhere[0]} of "
         "a whole Transformer and not attention alone: it cannot be mixed by layer"
       )
-
-
-def layers_of(encoding: Encoding) -> int:
-  """Return how many layers a Transformer must have to show all that an encoding has by layer."""
-  kinds = {*encoding.layers(MANY)}
-  return next((count for count in range(1, MANY) if {*encoding.layers(count)} == kinds), MANY)
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Count, Whole
-from posexp.encodings.base import Encoding, Relation, TokenEmbedding, scaled
+from posexp.encodings.base import Encoding, Matrix, Relation, TokenEmbedding, scaled
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
@@ -99,7 +99,7 @@ class Concatenation(nnx.Module):
 
   def __init__(self, features: int, *, rngs: Rngs):
     init = nnx.initializers.glorot_uniform()
-    self.kernel = nnx.Param(init(rngs.encoding(), (2 * features, features)))
+    self.kernel = Matrix(init(rngs.encoding(), (2 * features, features)))
 
   def __call__(self, word: Array, position: Array) -> Array:
     of_word, of_position = jnp.split(self.kernel[...], 2)

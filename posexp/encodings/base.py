@@ -52,6 +52,10 @@ def summed(vectors: Array, tokens: Array) -> Array:
   return vectors if tokens.ndim == 2 else vectors.sum(2)
 
 
+class Matrix(nnx.Param):
+  """The matrix of a linear map. Weight decay acts on these parameters, and on no others."""
+
+
 class TokenEmbedding(nnx.Module):
   """A vector per word. The word table starts with variance 1/scale², its output with variance 1.
 
@@ -77,7 +81,7 @@ class Linear(nnx.Module):
 
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     init = nnx.initializers.glorot_uniform()
-    self.kernel = nnx.Param(init(rngs.params(), (in_features, out_features)))
+    self.kernel = Matrix(init(rngs.params(), (in_features, out_features)))
     self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
 
   def matrix(self) -> Array:
@@ -263,6 +267,11 @@ class Encoding:
   def limit(self) -> int | None:
     """The number of positions; None if unlimited."""
     return None
+
+  @property
+  def least_layers(self) -> int:
+    """The fewest layers that show all of it, as of a pattern; a model of fewer is refused."""
+    return 1
 
   def layers(self, count: int) -> Sequence[Layer]:
     """Return what is particular to each of a Transformer's layers; by default nothing is.

@@ -22,6 +22,7 @@ FAMILIES = {
   "modernbert": ("rope base=160000 layout=half", "2 rope base=10000 layout=half window=128"),
   "smollm3": ("3 rope base=2000000 layout=half", "none"),
 }
+MANY = 64  # layers of one part of a pattern
 
 
 def parsed(text: str) -> tuple[Layer, ...]:
@@ -30,7 +31,7 @@ def parsed(text: str) -> tuple[Layer, ...]:
   Raises:
     ValueError: it cannot be read, or the encoding is wrong.
   """
-  from posexp.encodings import ENCODINGS, MANY, make_encoding  # whose table has `ByLayer` itself
+  from posexp.encodings import ENCODINGS, make_encoding  # whose table has `ByLayer` itself
 
   count, *words = text.split() or [""]
   if not count.isdecimal():
@@ -110,6 +111,11 @@ class ByLayer(Encoding):
   def layers(self, count: int) -> Sequence[Layer]:
     first = -count % len(self.period) if self.from_last else 0
     return [self.period[(first + i) % len(self.period)] for i in range(count)]
+
+  @property
+  def least_layers(self) -> int:
+    order = self.period[::-1] if self.from_last else self.period
+    return 1 + max(order.index(layer) for layer in {*order})
 
   @property
   def relative(self) -> bool:

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Count, Positive, at_most, even_from
-from posexp.encodings.base import Encoding, Span
+from posexp.encodings.base import Encoding, Matrix, Span
 from posexp.encodings.bias import Biased, SharedBias, distance
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
@@ -114,7 +114,8 @@ class Interpolation(nnx.Module):
     around = nnx.initializers.uniform(2.0)
 
     def drawn(*shape: int, fan_in: int) -> nnx.Param:  # U(±1/√fan_in), as in the authors' code
-      return nnx.Param((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
+      kind = Matrix if len(shape) > 1 else nnx.Param
+      return kind((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
 
     self.kernel_in, self.bias_in = drawn(width, fan_in=1), drawn(width, fan_in=1)
     self.kernel_out = drawn(width, num_heads, fan_in=width)

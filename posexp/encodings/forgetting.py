@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Positive
-from posexp.encodings.base import Columns, Encoding, Relation
+from posexp.encodings.base import Columns, Encoding, Matrix, Relation
 from posexp.encodings.columns import sums_between
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import add_bias, matmul
@@ -68,7 +68,7 @@ class LogGates(nnx.Module):
     self.bias = None if fox.gates == "fixed" else nnx.Param(jnp.asarray(bias, jnp.float32))
     init = nnx.initializers.normal(0.02)
     drawn = fox.gates == "hidden"
-    self.kernel = nnx.Param(init(rngs.encoding(), (features, len(bias)))) if drawn else None
+    self.kernel = Matrix(init(rngs.encoding(), (features, len(bias)))) if drawn else None
 
   def __call__(self, x: Array) -> list[Array]:
     bias = jnp.asarray(self.fixed, jnp.float32) if self.bias is None else self.bias[...]

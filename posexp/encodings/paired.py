@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Linear
+from posexp.encodings.base import Linear, Matrix
 from posexp.encodings.rngs import Rngs
 
 
@@ -37,8 +37,8 @@ class Paired(Linear):
 
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     shape = (half(in_features), half(out_features))
-    self.kernel_a = nnx.Param(self.init()(rngs.params(), shape))
-    self.kernel_b = nnx.Param(self.init()(rngs.params(), shape))
+    self.kernel_a = Matrix(self.init()(rngs.params(), shape))
+    self.kernel_b = Matrix(self.init()(rngs.params(), shape))
     self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
 
   @staticmethod

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count, Positive
-from posexp.encodings.base import Columns, Encoding, Relation
+from posexp.encodings.base import Columns, Encoding, Matrix, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import add_bias, matmul
 from posexp.kernels.lookup import by_key
@@ -47,7 +47,7 @@ class Mixture(nnx.Module):
   def __init__(self, inkling: Inkling, features: int, num_heads: int, *, rngs: Rngs):
     shape, self.clip = (num_heads, inkling.rank), inkling.clip
     init = nnx.initializers.normal(0.02)
-    self.kernel = nnx.Param(init(rngs.encoding(), (features, num_heads * inkling.rank)))
+    self.kernel = Matrix(init(rngs.encoding(), (features, num_heads * inkling.rank)))
     self.bias = nnx.Param(jnp.zeros(num_heads * inkling.rank)) if inkling.bias else None
     self.scale = nnx.Param(jnp.ones(shape)) if inkling.scale else None
     self.shape = shape

@@ -13,7 +13,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count
-from posexp.encodings.base import Columns, Encoding, Relation, scaled
+from posexp.encodings.base import Columns, Encoding, Matrix, Relation, scaled
 from posexp.encodings.columns import neighbors, sums_between
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import add_bias, matmul
@@ -51,8 +51,8 @@ class Reflections(nnx.Module):
   def __init__(self, path: PaTH, features: int, num_heads: int, head_dim: int, *, rngs: Rngs):
     init = nnx.initializers.lecun_normal()
 
-    def drawn(*shape: int) -> nnx.Param:
-      return nnx.Param(init(rngs.encoding(), shape))
+    def drawn(*shape: int) -> Matrix:
+      return Matrix(init(rngs.encoding(), shape))
 
     self.shape = num_heads, head_dim
     self.kernel_in = drawn(features, path.rank)

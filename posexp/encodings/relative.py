@@ -12,7 +12,7 @@ from jax import Array
 
 from posexp.config.checks import Base, Whole
 from posexp.encodings.additive import Sinusoidal, WordAndPosition
-from posexp.encodings.base import Encoding, Relation, Setting, scaled
+from posexp.encodings.base import Encoding, Matrix, Relation, Setting, scaled
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
@@ -216,7 +216,7 @@ class FourTerms(Relation):
     if "b" in self.terms or "d" in self.terms:
       frequencies(features, self.base)
       kernel = init(rngs.encoding(), (features, features))
-      self.distance_kernel = nnx.Param(kernel.reshape(features, num_heads, head_dim))  # W_kR
+      self.distance_kernel = Matrix(kernel.reshape(features, num_heads, head_dim))  # W_kR
     own = not encoding.share_biases
     self.biases = Biases(self.terms, num_heads, head_dim, rngs=rngs) if own else None
 

@@ -13,7 +13,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Count, Whole
-from posexp.encodings.base import Columns, Encoding, scaled, whole
+from posexp.encodings.base import Columns, Encoding, Matrix, scaled, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotation import Rotation, sum_of_planes
 from posexp.encodings.sinusoids import even
@@ -62,13 +62,13 @@ class Angles(nnx.Module):
     self.num_heads, share = num_heads, whole(features, num_heads)
     planes, init = even(head_dim) // 2, nnx.initializers.lecun_normal()
 
-    def drawn(*shape: int) -> nnx.Param:
-      return nnx.Param(init(rngs.encoding(), shape))
+    def drawn(*shape: int, kind: type[nnx.Param] = Matrix) -> nnx.Param:
+      return kind(init(rngs.encoding(), shape))
 
     full = rope.rank is None
     self.kernel_in = None if full else drawn(features, rope.rank)
     self.kernel_out = None if full else drawn(rope.rank, num_heads * planes)
-    self.directions = drawn(num_heads, share, planes) if full else None
+    self.directions = drawn(num_heads, share, planes, kind=nnx.Param) if full else None
     self.lengths = nnx.Param(norms(self.directions[...])) if full else None
     self.gate = drawn(features, num_heads) if rope.gate else None
     self.gate_bias = nnx.Param(jnp.zeros(num_heads)) if rope.gate else None

@@ -14,7 +14,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count, Positive
-from posexp.encodings.base import Encoding, Relation
+from posexp.encodings.base import Encoding, Matrix, Relation
 from posexp.encodings.bias import ALiBi, distance, slopes
 from posexp.encodings.distance import KERPLE, Interpolation
 from posexp.encodings.rngs import Rngs
@@ -136,7 +136,8 @@ class Mixed(Relation):
     inputs, hidden = self.taps * num_heads * (1 + biased), self.taps * width
 
     def drawn(*shape: int, fan_in: int) -> nnx.Param:  # U(±1/√fan_in), as PyTorch starts maps
-      return nnx.Param((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
+      kind = Matrix if len(shape) > 1 else nnx.Param
+      return kind((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
 
     self.kernel_in, self.bias_in = drawn(inputs, width, fan_in=inputs), drawn(width, fan_in=inputs)
     self.kernel_out = drawn(width, self.taps * num_heads, fan_in=hidden)

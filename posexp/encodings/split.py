@@ -14,6 +14,7 @@ from posexp.encodings.base import (
   Encoding,
   LayerNorm,
   Linear,
+  Matrix,
   Relation,
   TokenEmbedding,
   scaled,
@@ -131,8 +132,8 @@ class PositionOnly(Relation):
     init = nnx.initializers.glorot_uniform()
     features = num_heads * head_dim
     shape = (features, num_heads, head_dim)
-    self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
-    self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
+    self.query_kernel = Matrix(init(rngs.encoding(), (features, features)).reshape(shape))
+    self.key_kernel = Matrix(init(rngs.encoding(), (features, features)).reshape(shape))
 
   def qk_and_bias(self, q, k, span):
     query, key = (

@@ -20,7 +20,6 @@ from jax import Array
 
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
-from posexp.encodings import layers_of
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.models.recurrent import LSTM
@@ -218,7 +217,7 @@ class LastState(nnx.Module):
 def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
   """Return why the encoding of this name does not suit the network; None if it does."""
   if not isinstance(size, WithoutAttention):
-    least = layers_of(encoding)
+    least = encoding.least_layers
     if size.num_layers >= least:
       return None
     return (

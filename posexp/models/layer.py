@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings import layers_of
-from posexp.encodings.base import Encoding, whole
+from posexp.encodings.base import Encoding, Layer, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import block
@@ -49,10 +48,10 @@ class Attention(nnx.Module):
         f"{type(encoding).__name__} changes more of a Transformer than attention ({more[0]}), so "
         "it needs posexp.Stack"
       )
-    if (least := layers_of(encoding)) > 1:
+    if any(layer != Layer(encoding) for layer in encoding.layers(2)):
       raise ValueError(
         f"{type(encoding).__name__} differs by layer: build one attention for each, with the "
-        f"encodings of its layers({least})"
+        "encodings that its `layers` returns, or posexp.Stack, which has their windows, too"
       )
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws new keys, also for the stream `encoding`, which `rngs` need not have.

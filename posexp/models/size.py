@@ -203,7 +203,7 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
   layers = encoding.layers(size.num_layers)
-  check_layers(encoding, layers)
+  check_layers(encoding, layers, size.num_layers)
   if size.logits_by in logits.RULES and not (causal or logits.RULES[size.logits_by].counts):
     counting = ", ".join(name for name, rule in logits.RULES.items() if rule.counts)
     raise ValueError(

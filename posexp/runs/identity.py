@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ NEUTRAL = {
   "train.accumulate": (1,),
   "train.optimizer": ("adamw",),
   "train.optimizer_options": (None,),
+  "train.decayed": ("kernels",),
   "model.backbone": ("transformer",),
   "model.vectors": (None,),
   "model.norm_epsilon": (1e-6,),
@@ -90,6 +92,8 @@ NEUTRAL = {
   "task.years": (0.2,),
   "task.tokenizer": ("bpe",),
 }
+# Encodings in which other parameters decay as "matrices" than as "kernels".
+DECAYED = re.compile(r"\b(fire|path|selective_rope)\b")
 # Where the section has had this other option longer; elsewhere the option has always been there.
 BESIDE = {"task.tokenizer": "joint"}
 
@@ -127,12 +131,23 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     given = kept.get(section) or {}
     if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
+  train = kept.get("train") or {}
+  decays = train.get("weight_decay") and DECAYED.search(_made_of(config))
+  if "decayed" in train and not decays:
+    kept["train"] = {key: value for key, value in train.items() if key != "decayed"}
   if (init := kept.pop("init", None)) is not None:
     kept["init"] = init["run"]  # wherever its folder is
   for group, plugin in config.get("plugins", {}).items():
     section = {"task": "task", "optimizer": "train"}.get(group, plugin["name"])
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
   return kept
+
+
+def _made_of(config: Mapping[str, Any]) -> str:
+  """Return the names of an encoding and of those that its options name, as parts of a pattern."""
+  name = config.get("encoding")
+  options = config.get(name) or {}
+  return f"{name} {options.get('base')} {options.get('pattern')}"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

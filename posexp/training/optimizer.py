@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 import jax
 import optax
 import optax.contrib
+from flax import nnx
 
 from posexp.config import plugins
 from posexp.config.checks import Count, Positive, Share, Whole, at_least, brief, check, show
+from posexp.encodings.base import Matrix
 
 # Optimizers of optax and optax.contrib that need only gradients, parameters and a learning rate.
 NAMES = (
@@ -38,6 +40,8 @@ class Training:
   schedule: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
   warmup: Whole = 100
   weight_decay: Annotated[float, at_least(0)] = 0.1
+  # What decays: what is declared a matrix, or, as in earlier runs, what has "kernel" in its name.
+  decayed: Literal["matrices", "kernels"] = "matrices"
   clip: Positive | None = 1.0  # largest norm of a gradient; None: unlimited
   label_smoothing: Share = 0.0
   evaluate_every: Count | None = None  # steps; None is once an epoch
@@ -91,11 +95,16 @@ def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
   return own.get(name) or getattr(optax, name, None) or getattr(optax.contrib, name)
 
 
-def _decay(options: Training) -> dict[str, Any]:
+def _decay(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, Any]:
   """Return the arguments for weight decay; none if the optimizer cannot choose the weights."""
+
+  def mask(params: Any) -> Any:
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return jax.tree_util.tree_map_with_path(lambda path, _: name(path) in paths, params)
+
   given = inspect.signature(_maker(options.optimizer)).parameters
   masks = [mask for mask in MASKS if mask in given and "weight_decay" in given]
-  return {"weight_decay": options.weight_decay, masks[0]: decayed} if masks else {}
+  return {"weight_decay": options.weight_decay, masks[0]: mask} if masks else {}
 
 
 @functools.lru_cache
@@ -118,22 +127,35 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
   return jax.jit(optax.join_schedules([rise, fall], [warmup]))
 
 
-def decayed(params) -> object:
-  """Return the mask of parameters that decay: the matrices of linear maps.
+def decayed(model: nnx.Module, rule: str) -> frozenset[str]:
+  """Return the paths of the parameters that decay: the matrices of linear maps.
 
   Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 has a
-  meaning for them.
+  meaning for them. Modules that are not posexp's declare nothing: Flax calls such a matrix kernel.
   """
-  return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in str(path[-1]), params)
+  found = []
+  for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+    kernel = "kernel" in str(path[-1])
+    declared = isinstance(param, Matrix)
+    matrix = declared or (kernel and type(param) is nnx.Param and len(param.shape) > 1)
+    if matrix if rule == "matrices" else kernel:
+      found.append("/".join(map(str, path)))
+  return frozenset(found)
 
 
 @functools.lru_cache
-def make_optimizer(options: Training, steps: int) -> optax.GradientTransformation:
+def make_optimizer(
+  options: Training, steps: int, paths: frozenset[str] = frozenset()
+) -> optax.GradientTransformation:
   """Return the optimizer of optax that `options` name, after clipping by the global norm.
+
+  Weight decay acts on the parameters with these `paths`, as `decayed` returns them.
 
   Equal options give the same object, so that compiled steps are shared between runs.
   """
   clip = optax.identity() if options.clip is None else optax.clip_by_global_norm(options.clip)
   chosen = OURS.get(options.optimizer, {}) | (options.optimizer_options or {})
-  optimizer = _maker(options.optimizer)(make_schedule(options, steps), **_decay(options), **chosen)
+  optimizer = _maker(options.optimizer)(
+    make_schedule(options, steps), **_decay(options, paths), **chosen
+  )
   return optax.chain(clip, optimizer)

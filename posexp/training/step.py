@@ -26,7 +26,7 @@ from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
 from posexp.training.ahead import Step
 from posexp.training.devices import by_rows, replicated, shardings
-from posexp.training.optimizer import Training, make_optimizer
+from posexp.training.optimizer import Training, decayed, make_optimizer
 
 POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which count from 0
 GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole
@@ -87,7 +87,8 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   with compiling(mesh):
     model = abstract_model(spec.build, paths)
   graphdef, names = nnx.split(model)[0], model.metrics
-  optimizer = make_optimizer(training, steps)
+  paths_decayed = decayed(model, training.decayed)
+  optimizer = make_optimizer(training, steps, paths_decayed)
 
   @compiling(mesh)
   def start(given: list[Array]) -> State:
@@ -127,7 +128,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
     begin = jax.jit(lambda params: strong(optimizer.init(params)), out_shardings=where.opt_state)
     return made.replace(params=params, opt_state=begin(params))
 
-  functions = compiled(Functions(graphdef, names, training, steps, mesh))
+  functions = compiled(Functions(graphdef, names, training, steps, paths_decayed, mesh))
   return Program(graphdef, mesh, shapes, init_from, carry, *functions)
 
 
@@ -161,12 +162,13 @@ class Functions:
   names: tuple[str, ...]  # of the metrics
   training: Training
   steps: int
+  decayed: frozenset[str]
   mesh: Mesh
 
   def update(self, state: State, batch: Batch, key: Array) -> State:
     """Take a step of training."""
     gradient = self.gradient if self.training.accumulate == 1 else self.mean_gradient
-    optimizer = make_optimizer(self.training, self.steps)
+    optimizer = make_optimizer(self.training, self.steps, self.decayed)
     of_step = jax.random.fold_in(key, state.step)
     grads, values, weight, carry = gradient(state, batch, state.carry, of_step)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
