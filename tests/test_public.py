@@ -16,7 +16,7 @@ from flax import nnx
 from seed import SEED
 
 import posexp
-from posexp.kernels import xla
+from posexp import xla
 from posexp.models import attention
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "own_model.py"
