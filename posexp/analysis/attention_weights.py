@@ -14,6 +14,7 @@ import tokenizers
 from flax import nnx
 from jax import Array
 
+from posexp.data import library
 from posexp.data.batches import padded_length
 from posexp.data.examples import Batch, Pairs, Sequences
 from posexp.data.tokenizer import BOS
@@ -165,5 +166,5 @@ def weights(model: nnx.Module, batch: dict[str, Array]) -> tuple[Array, ...]:
 
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
   """Return the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
-  opened, decoder = tokenizers.Tokenizer.from_str(tokenizer), tokenizers.decoders.ByteLevel()
+  opened, decoder = library.opened(tokenizer), tokenizers.decoders.ByteLevel()
   return [decoder.decode([opened.id_to_token(each)]).replace(" ", "␣") for each in tokens]

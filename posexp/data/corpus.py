@@ -97,7 +97,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   texts, abouts = {}, {}
   for split, source in found.items():
     tokens, abouts[split] = store.opened(
-      f"tokens/{storage.digest(digest, split, text)}",
+      f"tokens/{storage.digest(digest, split, text, *opened.reading)}",
       functools.partial(_write, split=split, source=source, text=text),
       lambda folder, about: (np.memmap(folder / "tokens", _dtype(opened), "r"), about),
     )
@@ -154,7 +154,7 @@ def _write(folder: Path, split: str, source: Documents, text: str) -> dict:
   unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
-    for part in mapped(_tokenizing, (text, checked), _batches(source), alone=ALONE):
+    for part in mapped(_tokenizing, (text, checked), _batches(source, opened), alone=ALONE):
       part.tokens.tofile(file)
       unknown += part.unknown
       unspelled += part.unspelled
@@ -193,16 +193,16 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
   return tokenized
 
 
-def _batches(source: Documents) -> Iterator[Batch]:
+def _batches(source: Documents, opened: Vocabulary) -> Iterator[Batch]:
   """Yield the text in batches of pieces."""
-  pieces, start = _pieces(source), 0
+  pieces, start = _pieces(source, opened), 0
   while batch := [*splits.within(pieces, BATCH)]:
     yield start, batch
     start += sum(map(len, batch))
 
 
-def _pieces(source: Documents) -> Iterator[bytes]:
+def _pieces(source: Documents, opened: Vocabulary) -> Iterator[bytes]:
   """Yield the text in pieces, and nothing, b"", before each document."""
   for document in source.texts():
     yield b""
-    yield from vocabulary.pieces(document)
+    yield from opened.pieces(document)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from posexp import reading, storage
-from posexp.data import writing
+from posexp.data import library, writing
 from posexp.errors import UserError
 from posexp.status import doing
 
@@ -181,12 +181,11 @@ class Tokenizer:
   """
 
   def __init__(self, json: str):
-    from tokenizers import Tokenizer
-
-    self.library = Tokenizer.from_str(json)
+    self.library = library.opened(json)
     self.library.encode_special_tokens = True  # a "[PAD]" in a text is five characters
     self.vocab_size: int = self.library.get_vocab_size()
-    self._first = np.array(self.library.encode("").ids, np.uint32)  # [CLS] or nothing
+    first = library.call("the tokenizer", self.library.encode, "").ids  # [CLS] or nothing
+    self._first = np.array(first, np.uint32)
     self._known: dict[str, bytes] = {}  # uint32 ids, which are quickly joined as bytes
     self._room = KNOWN
 
@@ -233,7 +232,7 @@ class Tokenizer:
       (within if part[:1] == " " and "!" <= part[-1] <= "~" else others).append(part)
     groups = [within[start : start + TOGETHER] for start in range(0, len(within), TOGETHER)]
     groups += [[part] for part in others]
-    found = self.library.encode_batch([*map("".join, groups)], add_special_tokens=False)
+    found = self._batch([*map("".join, groups)], add_special_tokens=False)
     for group, tokens in zip(groups, found, strict=True):
       ids, starts = np.array(tokens.ids, np.uint32), [start for start, _ in tokens.offsets]
       ends = itertools.accumulate(map(len, group))
@@ -243,7 +242,13 @@ class Tokenizer:
 
   def decode(self, ids: Iterable[int]) -> str:
     """Return the text of token ids, without special tokens and the blank before the first word."""
-    return self.library.decode(list(ids), skip_special_tokens=True).removeprefix(" ")
+    decode = self.library.decode
+    found = library.call("the tokenizer", decode, list(ids), skip_special_tokens=True)
+    return found.removeprefix(" ")
+
+  def _batch(self, texts: list[str], **options: Any) -> list[Any]:
+    size = sum(map(len, texts))
+    return library.call("the tokenizer", self.library.encode_batch, texts, size=size, **options)
 
 
 class Given(Tokenizer):
@@ -252,19 +257,17 @@ class Given(Tokenizer):
   def __init__(self, json: str):
     content = loads(json)
     super().__init__(content["tokenizer"])
-    self.library.no_truncation()
-    self.library.no_padding()
     self.vocab_size = content["size"]  # of the model, which may have room for more
 
   def encode(
     self, texts: list[str], max_length: int | None = None
   ) -> tuple[list[np.ndarray], int, int]:
     """Return the same as for another tokenizer; what is cut keeps its special tokens."""
-    found = self.library.encode_batch(texts)
+    found = self._batch(texts)
     sizes = [len(each.ids) for each in found]
     if max_length:
       self.library.enable_truncation(max_length)
-      found = self.library.encode_batch(texts)
+      found = self._batch(texts)
       self.library.no_truncation()
     ids = [np.array(each.ids or [UNK], np.uint32) for each in found]
     long = sum(size > max_length for size in sizes) if max_length else 0

@@ -11,12 +11,14 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from posexp.data import splits, tokenizer
+from posexp.data import library, splits, tokenizer
 from posexp.data.files import utf8
+from posexp.data.library import byte_letters
+from posexp.data.tokenizer import MOST
 from posexp.errors import UserError
 
 END = 0
@@ -24,6 +26,9 @@ NEWLINE, UNKNOWN = 1, 2  # tokens of words
 LEAST = {"word": 4, "bpe": 257}  # the smallest vocabulary that an option may ask for
 MERGES = 4_096  # tokens of a BPE unless an option asks for another number
 PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
+CONTEXT = 2048  # bytes on either side with which a part of a text is tokenized
+SEAM = 256  # characters on either side of a cut in which two parts must agree
+TOGETHER = 16  # parts that are tokenized at once
 CODE_POINTS = 0x110000
 
 
@@ -34,6 +39,7 @@ class Vocabulary:
   stops: Iterable[int] = (END,)  # tokens after which a text goes on no further
   end: int = END  # what END was called where the vocabulary comes from
   exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
+  reading: ClassVar[tuple[str, ...]] = ()  # how texts are tokenized, where it was once otherwise
 
   def __init__(self, table: list[bytes]):
     """Take the bytes of each token; END has none."""
@@ -79,7 +85,11 @@ class Vocabulary:
     Raises:
       UserError: it has a character that the vocabulary lacks, or half a surrogate pair.
     """
-    return np.concatenate(self.tokens([*pieces(utf8(text, "the text")), b""])).tolist()
+    return np.concatenate(self.tokens([*self.pieces(utf8(text, "the text")), b""])).tolist()
+
+  def pieces(self, document: bytes | memoryview) -> Iterator[bytes]:
+    """Yield a document in pieces that can be tokenized on their own."""
+    yield from pieces(document)
 
   def decode(self, ids: Iterable[int]) -> bytes:
     """Return the bytes of tokens, which need not be whole characters; END has none."""
@@ -181,20 +191,16 @@ class Given(Vocabulary):
   """
 
   exact = False
+  reading = ("whole",)
 
   def __init__(
     self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
   ):
-    from tokenizers import Tokenizer
-
-    library = self._library = Tokenizer.from_str(tokenizer)
-    library.no_truncation()
-    library.no_padding()
-    library.encode_special_tokens = True  # a "<s>" in a text is three characters
-    special = {token for token, each in library.get_added_tokens_decoder().items() if each.special}
-    names = (None if token in special else library.id_to_token(token) for token in range(size))
-    spelled = _spelling(json.loads(tokenizer))
-    table = [b"" if name is None else spelled(name) for name in names]
+    if not 0 < size <= MOST or not all(0 <= each < size for each in (end, *stops)):
+      raise ValueError(f"{size} tokens, of which {end} begins a text and {[*stops]} end it")
+    text = self._library = library.opened(tokenizer)
+    text.encode_special_tokens = True  # a "<s>" in a text is three characters
+    table = [*map(library.spelling(text, tokenizer), range(size))]
     table[end], table[END] = table[END], b""
     super().__init__(table)
     self.end = end
@@ -203,28 +209,85 @@ class Given(Vocabulary):
   def _swapped(self, ids: np.ndarray) -> np.ndarray:
     return np.where(ids == self.end, END, np.where(ids == END, self.end, ids))
 
+  def pieces(self, document):
+    if document:  # whole, as a tokenizer may put something before each text
+      yield bytes(document)
+
   def tokens(self, pieces):
-    found = self._library.encode_batch(
-      [piece.decode() for piece in pieces], add_special_tokens=False
-    )
-    return [self._swapped(np.array(each.ids, np.int32)) for each in found]
+    found = self._encoded([piece.decode() for piece in pieces if len(piece) <= PIECE])
+    short = iter([ids for ids, _ in found])
+    return [
+      self._swapped(next(short) if len(piece) <= PIECE else self._long(piece)) for piece in pieces
+    ]
+
+  def _long(self, document: bytes) -> np.ndarray:
+    """Return the tokens of a whole text, tokenized in parts that overlap.
+
+    Where two parts differ in what both have, as within a run of equal letters, all are taken larger
+    until they agree.
+    """
+    size = PIECE
+    while (found := self._joined(document, size)) is None:
+      size *= 8
+    return found
+
+  def _joined(self, document: bytes, size: int) -> np.ndarray | None:
+    """Return the tokens of a text from parts of `size` bytes, or None where two do not agree."""
+    kept, left, parts = [], None, _overlapping(document, size)
+    while group := [*itertools.islice(parts, TOGETHER)]:
+      found = self._encoded([part.text for part in group])
+      for part, (ids, starts) in zip(group, found, strict=True):
+        first, end = part.first, part.end
+        right = _around(ids, starts, first, len(part.text))
+        if left is not None and not all(map(np.array_equal, left, right)):
+          return None
+        kept.append(ids[(starts >= first) & (starts < end)])
+        left = _around(ids, starts, end, len(part.text))
+    return np.concatenate(kept)
+
+  def _encoded(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the tokens of each text, and the characters at which they start."""
+    encode, size = self._library.encode_batch, sum(map(len, texts))
+    found = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
+    return [
+      (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32))
+      for each in found
+    ]
 
 
-def _spelling(content: dict) -> Callable[[str], bytes]:
-  """Return the bytes of a token's name, by the decoder in a tokenizer's JSON."""
-  decoder = json.dumps(content.get("decoder"))
-  if "ByteLevel" in decoder:
-    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
-    return lambda name: b"".join(bytes_of.get(letter, letter.encode()) for letter in name)
-  if "WordPiece" in decoder:
-    return lambda name: name[2:].encode() if name.startswith("##") else f" {name}".encode()
+class Part(NamedTuple):
+  """A part of a text, with what stands before and behind it."""
 
-  def spelled(name: str) -> bytes:
-    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
-      return bytes([int(name[3:5], 16)])
-    return name.replace("\u2581", " ").encode()
+  text: str
+  first: int  # of its own characters
+  end: int
 
-  return spelled
+
+def _overlapping(document: bytes, size: int) -> Iterator[Part]:
+  start = 0
+  for piece in pieces(document, size):
+    end = start + len(piece)
+    before = document[_boundary(document, start - CONTEXT) : start].decode()
+    behind = document[end : _boundary(document, end + CONTEXT)].decode()
+    own = piece.decode()
+    yield Part(before + own + behind, len(before), len(before) + len(own))
+    start = end
+
+
+def _boundary(document: bytes, at: int) -> int:
+  """Return where the character of a byte begins."""
+  at = max(at, 0)
+  while at < len(document) and document[at] & 0xC0 == 0x80:
+    at -= 1
+  return at
+
+
+def _around(
+  ids: np.ndarray, starts: np.ndarray, place: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return the tokens around a place in a text of this length, and how far from it they start."""
+  near = (starts >= place - min(SEAM, place)) & (starts < place + min(SEAM, length - place))
+  return ids[near], starts[near] - place
 
 
 def trained(
@@ -269,14 +332,14 @@ def trained(
   return json.dumps(content, ensure_ascii=False)
 
 
-def pieces(document: bytes | memoryview) -> Iterator[bytes]:
-  """Yield a document in pieces of whole characters, of at most `PIECE` bytes each.
+def pieces(document: bytes | memoryview, size: int = PIECE) -> Iterator[bytes]:
+  """Yield a document in pieces of whole characters, of at most `size` bytes each.
 
   A piece ends before a blank, or before the end of a line, if it has one: words stay whole.
   """
   start, view = 0, memoryview(document)
   while start < len(view):
-    piece = bytes(view[start : start + PIECE])
+    piece = bytes(view[start : start + size])
     if start + len(piece) < len(view):
       cut = piece.rfind(b" ", 1)
       cut = cut if cut > 0 else piece.rfind(b"\n", 1)
@@ -287,16 +350,6 @@ def pieces(document: bytes | memoryview) -> Iterator[bytes]:
 
 def _code_points(text: str) -> np.ndarray:
   return np.frombuffer(text.encode("utf-32-le"), np.uint32)
-
-
-def byte_letters() -> list[str]:
-  """Return the letter by which a byte-level BPE writes each byte (Radford et al. 2019).
-
-  It is the byte's own in Latin-1 where that can be seen; the others follow from U+0100 on.
-  """
-  seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-  others = itertools.count(256)
-  return [chr(value if value in seen else next(others)) for value in range(256)]
 
 
 def as_library(content: Mapping[str, Any]) -> str | None:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import nnx
 from safetensors.numpy import save
-from tokenizers import Tokenizer
 
 from posexp.config.checks import show
+from posexp.data.library import opened
 from posexp.data.tokenizer import END, SPECIAL
 from posexp.data.vocabulary import as_library
 from posexp.encodings import make_encoding, name_of
@@ -288,7 +288,7 @@ def _rope(rope: RoPE, length: int) -> Options:
 def tokens_of(content: Mapping[str, Any]) -> Tokens:
   """Return the tokens of a run, whose tokenizer has this JSON; of words there is none."""
   if content.get("kind") == "given":
-    library = Tokenizer.from_str(content["tokenizer"])
+    library = opened(content["tokenizer"])
     first, ends = content["end"], tuple(content["stops"]) or (content["end"],)
     ids = {"bos_token": first, "eos_token": ends[0]}
     names = {key: name for key, each in ids.items() if (name := library.id_to_token(each))}
