@@ -8,7 +8,6 @@ texts to be padded to a length that no memory has.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from posexp import reading
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def opened(text: str, what: str = "the tokenizer") -> tokenizers.Tokenizer:
   library = call(what, Tokenizer.from_str, text, size=len(text))
   library.no_truncation()
   library.no_padding()
-  content = json.loads(text)
+  content = reading.parse(text.encode())
   for part in ("normalizer", "decoder"):
     for step in _steps(content.get(part)):
       if any(len(str(step.get(key) or "")) > LONGEST for key in ("content", "prepend")):
@@ -123,7 +123,7 @@ def spelling(library: tokenizers.Tokenizer, text: str) -> Callable[[int], bytes]
   Special tokens, and numbers that are none, have none. Tokens that were added to those of the
   model are found in texts as they are written, so they stand for their own UTF-8.
   """
-  content = json.loads(text)
+  content = reading.parse(text.encode())
   added = {each: token.content for each, token in library.get_added_tokens_decoder().items()}
   model = {*library.get_vocab(with_added_tokens=False).values()}
   special = {each for each, token in library.get_added_tokens_decoder().items() if token.special}

@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -332,12 +332,12 @@ def trained(
   return json.dumps(content, ensure_ascii=False)
 
 
-def pieces(document: bytes | memoryview, size: int = PIECE) -> Iterator[bytes]:
-  """Yield a document in pieces of whole characters, of at most `size` bytes each.
+def pieces(document: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
+  """Yield a document in pieces of whole characters, of at most `size` bytes each (`PIECE`).
 
   A piece ends before a blank, or before the end of a line, if it has one: words stay whole.
   """
-  start, view = 0, memoryview(document)
+  start, view, size = 0, memoryview(document), size or PIECE
   while start < len(view):
     piece = bytes(view[start : start + size])
     if start + len(piece) < len(view):

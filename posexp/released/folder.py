@@ -5,10 +5,12 @@ Weights are read by `safetensors` alone; a pickle is refused and never opened.
 
 from __future__ import annotations
 
-import json
+import functools
+import hashlib
 import re
 import textwrap
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import ml_dtypes  # noqa: F401  (NumPy then knows bfloat16)
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from posexp import reading
 from posexp.errors import UserError
 from posexp.released import PREFIX
 from posexp.status import doing
@@ -25,6 +28,8 @@ SMALL = ["*.json", "merges.txt", "tokenizer.model"]  # what is fetched before an
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+LARGEST = 64 << 20  # bytes of a JSON file
+BLOCK = 32 << 20  # bytes that are read at once, to know a file again
 REASON = 200  # characters of the reason of another library for not loading
 
 
@@ -46,6 +51,7 @@ class Folder:
     self.config = self.json("config.json")
     self._open: dict[str, Any] = {}
     self._paths: dict[str, Path] = {}
+    self._names: dict[str, frozenset[str]] = {}  # of tensors, by file
     if not hub and self._weighs():
       for file in sorted({*self._files.values()}):
         self._file(file)
@@ -56,11 +62,14 @@ class Folder:
     Raises:
       UserError: the file is missing, or holds no JSON object.
     """
-    if not (self.path / file).is_file():
+    path = self.path / file
+    if not path.is_file():
       raise UserError(f"{self.name}: no {file} in it; give a folder as save_pretrained writes it")
     try:
-      found = json.loads((self.path / file).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+      if path.stat().st_size > LARGEST:
+        raise ValueError(f"more than {LARGEST:,} bytes")
+      found = reading.parse(reading.read(path) or b"")
+    except ValueError as error:
       why = f"is no JSON ({error})"
     else:
       if isinstance(found, dict):
@@ -105,6 +114,13 @@ class Folder:
     with safe_open(path, framework="numpy") as file:  # what stays open keeps its pages in memory
       return file.get_tensor(name)
 
+  def digests(self) -> list[str]:
+    """Return the sha256 of each file of weights."""
+    doing(f"reading {self.name}, to know it again")
+    return [
+      _digest(self._file(file) and self._paths[file]) for file in sorted({*self._files.values()})
+    ]
+
   def _weighs(self) -> bool:
     """Return whether there are weights on this disk; raise UserError where there are only pickles.
 
@@ -139,7 +155,7 @@ class Folder:
     if name not in self._files:
       raise UserError(f"{self.name}: no tensor {name} in it; it has {_some(self.names())}")
     file = self._file(self._files[name])
-    if name not in set(file.keys()):
+    if name not in self._names[self._files[name]]:
       raise UserError(
         f"{self.name}: {name} is not in {self._files[name]}, where {INDEX} has it; download both"
         " again"
@@ -158,11 +174,33 @@ class Folder:
         )
       try:
         self._open[file], self._paths[file] = safe_open(path, framework="numpy"), path
+        self._names[file] = frozenset(self._open[file].keys())
       except (SafetensorError, OSError) as error:
         raise UserError(
           f"{self.name}: {file} is cut off or damaged ({_short(error)}); copy or download it again"
         ) from None
     return self._open[file]
+
+
+def _digest(path: Path) -> str:
+  """Return the sha256 of a file; within a process it is read again only if it was written since."""
+  about = path.stat()
+  return _read_whole(
+    path, about.st_size, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_ctime_ns)
+  )
+
+
+@functools.lru_cache(1024)
+def _read_whole(path: Path, size: int, written: tuple[int, ...]) -> str:
+  """Return the sha256 of the sha256 of each block, which are read side by side."""
+
+  def of_block(start: int) -> bytes:
+    with path.open("rb") as file:
+      file.seek(start)
+      return hashlib.sha256(file.read(BLOCK)).digest()
+
+  with ThreadPoolExecutor() as pool:
+    return hashlib.sha256(b"".join(pool.map(of_block, range(0, size, BLOCK)))).hexdigest()
 
 
 def open_folder(name: str) -> Folder:

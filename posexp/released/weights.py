@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.size import Size
+from posexp.released import tokens
 from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
 
@@ -129,12 +131,13 @@ class Released:
       config = config["text_config"]
     known = families()
     family = known[kind_of(folder, config, known, "models")]
-    asked = Asked(folder.name, config, family)
-    (model, found, encoding), files = asked.read(), _named(folder, family)
+    asked, files = Asked(folder.name, config, family), _named(folder, family)
+    words = asked.number("vocab_size")
+    _check_sizes(folder, asked, files, words)
+    model, found, encoding = asked.read()
     layers = found if isinstance(found, list) else []
     written = family.names.get("transform", "") + ".weight" in files
     head = asked.head if asked.head and written else None
-    words = asked.number("vocab_size")
     made = cls(folder, family, files, model, encoding, layers, words, config, head)
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
 
@@ -165,30 +168,18 @@ class Released:
   def tokenizer(self) -> Any:
     """Return the folder's tokenizer, a `tokenizers.Tokenizer`; None if it has none.
 
+    It neither cuts texts nor pads them.
+
     Raises:
       UserError: its tokenizer.json cannot be read.
     """
-    from tokenizers import Tokenizer
-
-    path = self.folder.path / "tokenizer.json"
-    if not path.is_file():
-      return None
-    try:
-      return Tokenizer.from_file(str(path))
-    except Exception as error:  # which is all that the library says
-      raise UserError(
-        f"{self.folder.name}: its tokenizer.json cannot be read ({error!s:.100}); copy or "
-        "download it again"
-      ) from None
+    return tokens.opened(self.folder)
 
   def tokens(self) -> str:
     """Return the JSON of the tokenizer for `Vocabulary.opened` and `posexp.data.tokenizer.Given`.
 
-    Documents begin with the token that the tokenizer puts before a text, or else end with the one
-    that the config names as the end.
-
     Raises:
-      UserError: the folder has no tokenizer.
+      UserError: the folder has no tokenizer, or nothing in it says how a text begins.
     """
     library = self.tokenizer()
     if library is None:
@@ -196,12 +187,21 @@ class Released:
         f"{self.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
         "tokenizer there, too, or give tokens to posexp.load"
       )
-    ends = self.config.get("eos_token_id")
-    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    begin = next(iter(library.encode("").ids or ends), 0)
+    begin, ends = self._ends(library)
     content = {"kind": "given", "tokenizer": library.to_str(), "size": self.vocab_size}
     content |= {"end": begin, "stops": ends, "length": self.longest}
     return json.dumps(content, ensure_ascii=False)
+
+  def _ends(self, library: Any) -> tokens.Ends:
+    if not self.family.causal or library is None:
+      return tokens.Ends(0, ())
+    return tokens.ends_of(self.folder, self.config, library, self.vocab_size)
+
+  def digest(self) -> str:
+    """Return the sha256 of all that the model is: its config, its weights and its tokens."""
+    texts = [self.config, tokens.text_of(self.folder), self._ends(self.tokenizer())]
+    parts = [json.dumps(texts, sort_keys=True), *self.folder.digests()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
   def spec(self, model: Options | None = None, encoding: Options | None = None) -> Any:
     """Return the specification of the model, with its own options or others.
@@ -262,6 +262,23 @@ class Released:
     width, classes = self.folder.shape(self.files[f"{name}.weight"])[::-1]
     shapes: dict[Path, Shape] = {("head", "kernel"): (width, classes), ("head", "bias"): (classes,)}
     return _held(self, pieces(self.family._replace(names={"head": name}), shapes, 1))
+
+
+def _check_sizes(folder: Folder, asked: Asked, files: Mapping[str, str], words: int) -> None:
+  """Raise UserError unless a config has the words and layers of the weights, and no more tokens.
+
+  Lists of this length are made before other shapes are compared.
+  """
+  family = asked.family
+  depth, first = family.model["num_layers"], len(family.layer)
+  layers = {each[first:].partition(".")[0] for each in files if each.startswith(family.layer)}
+  found = [(depth, asked.number(depth), len(layers))]
+  if table := files.get(family.names["embed"] + ".weight"):
+    found.append(("vocab_size", words, (*folder.shape(table), 0)[0]))
+  for key, asks, there in found:
+    if asks != there:
+      raise asked.refused(key, f"and its weights have {there:,}; copy or download both again")
+  tokens.check_rows(folder, words)
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from posexp.config.overrides import read
 from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
+from posexp.released import PREFIX
 from posexp.released.weights import Released, parameters
 from posexp.runs import Run
 from posexp.runs.identity import settings
@@ -26,7 +28,7 @@ from posexp.tasks.contract import Task
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
-from posexp.training.released_options import overrides
+from posexp.training.released_options import overrides, record
 from posexp.training.restore import TrainedModel
 from posexp.training.setup import Setup
 from posexp.training.step import State, empty, keys, program, split
@@ -58,9 +60,8 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
     setup = Setup.of(resolve(compose([each.input_line for each in lines])))
   if not isinstance(setup.task, LanguageModeling):
     raise UserError(f"{name} writes text: choose a task of language modeling, such as {TEXT}")
-  slug = re.sub(r"[^\w.-]+", "-", name.removeprefix("hf:")).strip("-.")[-80:]
-  path = Path(setup.config["runs"], "released", slug)
-  keep_tokens(released, path)
+  config = setup.config | ({"init": record(name)} if data else {})  # whose results these are
+  setup, path = setup._replace(config=config), folder_of(released, setup.config["runs"])
   prepared = setup.task.prepare(path) if data else None
   spec: Any
   if prepared is None:
@@ -79,10 +80,22 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   return TrainedModel(run, setup, spec, Snapshot(compiled, state, rows), prepared)
 
 
-def keep_tokens(released: Released, folder: Path) -> None:
-  """Write the tokenizer of a released model where a run keeps its own, if none is there."""
-  if reading.read(folder / "tokenizer.json") is None:
-    storage.write(folder / "tokenizer.json", released.tokens())
+def folder_of(released: Released, runs: str) -> Path:
+  """Return the folder of a released model in `runs`, which no other model has, with its tokens."""
+  name, text = released.folder.name.removeprefix(PREFIX), released.tokens()
+  place = Path(name).expanduser()
+  slug = re.sub(r"[^\w.-]+", "-", name).strip("-.")[-80:]
+  about = str(place.resolve()) if place.is_dir() else name
+  path = Path(runs, "released", f"{slug}-{storage.digest(about, released.config, text)[:12]}")
+  keep_tokens(text, path)
+  return path
+
+
+def keep_tokens(text: str, folder: Path) -> None:
+  """Write the JSON of a tokenizer where a run keeps its own, with its digest."""
+  if reading.read(folder / "tokenizer.json") != text.encode():
+    storage.write(folder / "tokenizer.json", text)
+    storage.write(folder / "tokenizer.sha256", hashlib.sha256(text.encode()).hexdigest())
 
 
 def of_folder(

@@ -126,10 +126,16 @@ def keep_released_tokens(setup: Setup, folder: Path) -> None:
   """Write the tokenizer of a released model into the folder of a run that starts from it.
 
   Raises:
-    UserError: there is none.
+    UserError: there is none, or the model is another one now.
   """
   if name := released_name(setup.config):
-    keep_tokens(Released.open(name), folder)
+    released = Released.open(name)
+    if released.digest() != setup.config["init"]["results"]:
+      raise UserError(
+        f"init={name}: this is another model now than the run is named for; put that one back, or "
+        "type the command again"
+      )
+    keep_tokens(released.tokens(), folder)
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

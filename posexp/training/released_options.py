@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,19 +107,9 @@ def of_released(typed: list[Override]) -> list[Override]:
 def record(name: str) -> dict[str, str]:
   """Return what the config of a run keeps of a released model that it starts from.
 
-  It is known again by its config, the shapes of its tensors, and what its vectors and the smallest
-  of its matrices hold.
+  It is known again by all of its weights, its config and its tokens.
   """
-  released = Released.open(name)
-  folder, digest = released.folder, hashlib.sha256()
-  digest.update(json.dumps(folder.config, sort_keys=True).encode())
-  shapes = {each: folder.shape(each) for each in folder.names()}
-  matrices = [each for each, shape in shapes.items() if len(shape) > 1]
-  smallest = min(matrices, key=lambda each: math.prod(shapes[each]), default=None)
-  for each, shape in shapes.items():
-    digest.update(f"{each} {shape} ".encode())
-    if len(shape) < 2 or each == smallest:
-      digest.update(folder.tensor(each).tobytes())
+  digest = Released.open(name).digest()
   path = Path(name.removeprefix(PREFIX)).expanduser()
   where = f"{PREFIX}{path.resolve()}" if path.is_dir() else name
-  return {"path": where, "run": f"hf/{digest.hexdigest()[:12]}", "results": digest.hexdigest()}
+  return {"path": where, "run": f"hf/{digest[:12]}", "results": digest}
