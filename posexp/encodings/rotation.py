@@ -160,12 +160,18 @@ class PairRotation(Rotation):
 
   def __init__(self, rope: RoPE, head_dim: int, change: Callable[[Span], Array] | None = None):
     super().__init__(rope.frequencies(head_dim), head_dim, rope.layout, rope.radius, change)
-    self.rope, self.head_dim, self.fixed = rope, head_dim, False
+    self.rope, self.head_dim = rope, head_dim
+    self.fixed: Turns | None = None  # the frequencies [M] of all queries, where they are given
 
-  def fix(self, length: int) -> None:
-    """Have all queries turn as in a text of `length` tokens, as Hugging Face's code has them."""
-    self.omega = tuple(self.rope.frequencies(self.head_dim, np.array([length]))[0].tolist())
-    self.fixed = True
+  def of_length(self, length: int) -> Turns:
+    """Return the frequencies [M] of a text of `length` tokens."""
+    return turns(self.rope.frequencies(self.head_dim, np.array([length]))[0])
+
+  def waves(self, positions, span):
+    if self.fixed is None:
+      return super().waves(positions, span)
+    angle = angles(positions[:, :, None, None], self.fixed)
+    return jnp.sin(angle), jnp.cos(angle)
 
   def score(self, q, k, span):
     table = self.table(span)
@@ -192,12 +198,14 @@ class PairRotation(Rotation):
     """
     known = span.consecutive or span.max_position is not None
     longest, trained = span.farthest + 1 if known else REACH, self.rope.trained_length
-    if self.fixed or not self.rope.by_length or longest <= trained:
+    if self.fixed is not None or not self.rope.by_length or longest <= trained:
       return np.array([self.omega])
     return self.rope.frequencies(self.head_dim, np.arange(trained, longest + 1))
 
   def frequencies(self, table: np.ndarray, span: Span) -> Turns:
     """Return the frequencies [1 or B,1 or Q,1 or H,M] of each query, from the rows of a table."""
+    if self.fixed is not None:
+      return jax.tree.map(lambda x: x[None, None, None], self.fixed)
     row = jnp.zeros((1, 1), int)
     if len(table) > 1:
       row = jnp.maximum(length_seen(span) - self.rope.trained_length, 0)

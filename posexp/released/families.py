@@ -25,6 +25,11 @@ Options = dict[str, Any]
 Layers = list[tuple[Options | None, int | None]]
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether it has a window
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+# The most that a config may ask for, of options of the model and of any other whole number: far
+# more than any model has, and little enough for what is made before its weights are looked at.
+SIZES = {"num_layers": 1_000, "num_heads": 4_096, "num_kv_heads": 4_096, "head_dim": 1 << 14}
+SIZES |= {"d_model": 1 << 18, "d_ff": 1 << 22, "vocab_size": 10_000_000}
+LARGEST = 2**31 - 1
 
 
 class Family(NamedTuple):
@@ -102,8 +107,17 @@ class Asked:
       if key not in family.free and config.get(key, allowed[0]) not in allowed:
         ours = f"posexp has {allowed[0]!r} alone, of what this key may ask for"
         raise self.refused(key, ours)
-    for key in () if positions else config.keys() & family.keys.keys():
-      self(key)
+    options = {each: key for key, each in family.model.items() if isinstance(each, str)}
+    for key in sorted(config.keys() & family.keys.keys()):
+      if positions is None:
+        self(key)
+      self._check_size(key, options.get(key, key))
+
+  def _check_size(self, key: str, option: str) -> None:
+    """Raise UserError if a key of the config, which is an option of ours, asks for too much."""
+    value, most = self.config[key], SIZES.get(option, LARGEST)
+    if type(value) is int and not isinstance(self.family.keys[key], float) and value > most:
+      raise self.refused(key, f"and posexp reads models with at most {most:,}")
 
   def refused(self, key: str, why: str, *value: Any) -> UserError:
     """Return the error for a key of the config, or for one within another, of this value."""
@@ -171,6 +185,8 @@ class Asked:
     """Return the options of posexp's model."""
     keys = self.family.keys
     rows = COMMON["model"] | self.family.model
+    for option in ("d_model", "num_layers", "num_heads"):
+      self.number(rows[option])
     found = {key: self.said(each) for key, each in rows.items() if each is not None}
     parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
     # Named twice it is these maps alone: named once, it is a row of BIASES with the head's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from flax import nnx
 from jax import Array
 
 from posexp.data.corpus import kept_vocabulary
+from posexp.encodings.angles import Turns
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
+from posexp.encodings.sinusoids import REACH
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.released import PREFIX
@@ -34,9 +37,15 @@ class Loaded(nnx.Module):
   None where the folder has none) or of the run.
   """
 
-  def __init__(self, model: nnx.Module, tokenizer: Any, source: tuple[Released, Any] | None = None):
+  def __init__(
+    self,
+    model: nnx.Module,
+    tokenizer: Any,
+    source: tuple[Released, Any] | None = None,
+    vocab_size: int | None = None,
+  ):
     self.model, self.tokenizer = model, tokenizer
-    self._source = source
+    self._source, self._vocab_size = source, vocab_size
 
   def __call__(
     self,
@@ -50,38 +59,74 @@ class Loaded(nnx.Module):
 
     Padding, where `mask` [B,L] is 0 or False, may stand on either side, and its own output means
     nothing. Positions int [1 or B,L] count real tokens in a decoder and in RoBERTa, and slots in
-    another encoder, unless they are given. Without a mask, given positions that do not go up by one
-    begin another document. `types` int [B,L] are an encoder's token types.
+    another encoder, unless they are given. They begin at 0 also in RoBERTa, where those that
+    transformers takes begin at padding + 1, which is 2. Without a mask, given positions that do not
+    go up by one begin another document. `types` int [B,L] are an encoder's token types.
+
+    Of a released model whose frequencies follow the length, that is the largest position of a real
+    token in the batch, plus 1, as in transformers.
 
     Raises:
-      ValueError: there are more tokens than positions, or types of a model without them.
+      ValueError: a token, a position or a type is none of the model's, or it has no types. Within
+        `jax.jit`, where numbers are not known, this is not seen.
     """
-    tokens = jnp.asarray(tokens)
+    tokens = self._tokens(tokens)
     mask = None if mask is None else jnp.asarray(mask).astype(bool)
-    positions = None if positions is None else jnp.asarray(positions)
     stack = self.model.stack
     if positions is None:
       stack.check(tokens.shape[1])
-    if types is not None and stack.types is None:
-      raise ValueError("this model has no token types")
-    if self._source is not None:  # whose frequencies may follow the longest text of a batch
-      longest = tokens.shape[1] if positions is None else int(positions.max()) + 1
-      for block in stack.blocks:
-        if isinstance(block.attention.relation, PairRotation):
-          block.attention.relation.fix(longest)
+    else:
+      limit = stack.limit
+      real = True if limit is None or mask is None else mask
+      padding = getattr(self.model, "padding", -1)
+      real = real if padding < 0 else real & (tokens != padding)
+      bounds = (1 - REACH, REACH) if limit is None else (0, limit)
+      positions = _whole(positions, "position", *bounds, real)
+    if types is not None:
+      if stack.types is None:
+        raise ValueError("this model has no token types")
+      types = _whole(types, "token type", 0, stack.types.shape[0])
+    turning = self._turning(lambda: _length(tokens, mask, positions, self.model))
     if isinstance(self.model, LanguageModel):
-      return _causal(self.model, tokens, mask, positions)
-    return _encoder(self.model, tokens, mask, positions, types)
+      return _causal(self.model, turning, tokens, mask, positions)
+    return _encoder(self.model, turning, tokens, mask, positions, types)
 
   def greedy(self, tokens: Array, count: int) -> Array:
-    """Return the `count` likeliest tokens after tokens int [B,L] of a decoder, by a cache."""
-    text, cache = jnp.asarray(tokens), None
-    cache = self.model.stack.empty_cache(len(text), text.shape[1] + count)
+    """Return the `count` likeliest tokens after tokens int [B,L] of a decoder, by a cache.
+
+    Each is the likeliest by the logits of the whole text before it.
+
+    Raises:
+      ValueError: a token is none of the model's, there are too many, or `count` is below 1.
+    """
+    text = self._tokens(tokens)
+    if count < 1:
+      raise ValueError(f"count must be at least 1, not {count}")
+    length = text.shape[1]
+    cache = self.model.stack.empty_cache(len(text), length + count)
     found = []
     for _ in range(count):
-      text, cache = _next(self.model, text, cache)
+      text, cache = _next(self.model, self._turning(lambda now=length: now), text, cache)
       found.append(text)
+      length += 1
     return jnp.concatenate(found, axis=1)
+
+  def _tokens(self, tokens: Array) -> Array:
+    found = _whole(tokens, "token", 0, self._vocab_size or REACH)
+    if found.ndim != 2 or not found.shape[1]:
+      raise ValueError(f"tokens must be [B,L] with L of at least 1, not {[*found.shape]}")
+    return found
+
+  def _turning(self, length: Callable[[], int]) -> dict[int, Turns]:
+    """Return the frequencies of layers that follow the length, by their numbers."""
+    blocks = enumerate(self.model.stack.blocks) if self._source is not None else ()
+    relations = {number: block.attention.relation for number, block in blocks}
+    follow = {
+      number: each
+      for number, each in relations.items()
+      if isinstance(each, PairRotation) and each.rope.by_length
+    }
+    return {number: each.of_length(length()) for number, each in follow.items()}
 
   def tensors(self, params: Any = None) -> dict[str, np.ndarray]:
     """Return the parameters, or gradients like them, by the names and shapes of the file.
@@ -95,10 +140,64 @@ class Loaded(nnx.Module):
     return tensors(*self._source, params)
 
 
+def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = True) -> Array:
+  """Return whole numbers; ValueError unless those of `real` slots are from `least` below `end`."""
+  if isinstance(given, jax.core.Tracer):
+    return given
+  found = np.asarray(given)  # before JAX cuts them to 32 bits
+  if found.dtype.kind not in "iu":
+    raise ValueError(f"a {what} must be a whole number, and these are {found.dtype}")
+  wrong = (found < least) | (found >= end)
+  if not isinstance(real, jax.core.Tracer):
+    wrong = wrong & np.asarray(real)
+  if wrong.any():
+    first = np.broadcast_to(found, wrong.shape)[wrong][0]
+    raise ValueError(f"{what} {first}: this model has those from {max(least, 0)} to {end - 1:,}")
+  return jnp.asarray(found)
+
+
+def _length(tokens: Array, mask: Array | None, positions: Array | None, model: nnx.Module) -> int:
+  """Return the largest position of a real token in a batch, plus 1.
+
+  Raises:
+    ValueError: it depends on numbers that are not known yet.
+  """
+  if positions is None and mask is None:
+    return tokens.shape[1]
+  if any(isinstance(each, jax.core.Tracer) for each in (mask, positions)):
+    raise ValueError(
+      "the frequencies of this model follow the length, so its mask and positions must be known: "
+      "leave them out of what jax.jit traces"
+    )
+  real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
+  if positions is not None:
+    places = np.asarray(positions)
+  elif isinstance(model, LanguageModel):
+    places = np.cumsum(real, axis=1) - 1
+  else:
+    places = np.arange(tokens.shape[1])[None]
+  return int(np.where(real, places, 0).max(initial=0)) + 1
+
+
+def _turned(model: nnx.Module, turning: dict[int, Turns]) -> nnx.Module:
+  """Return a model some of whose layers turn by these frequencies."""
+  if not turning:
+    return model
+  model = nnx.clone(model)
+  for number, each in turning.items():
+    model.stack.blocks[number].attention.relation.fixed = each
+  return model
+
+
 @nnx.jit
 def _causal(
-  model: LanguageModel, tokens: Array, mask: Array | None, positions: Array | None
+  model: LanguageModel,
+  turning: dict[int, Turns],
+  tokens: Array,
+  mask: Array | None,
+  positions: Array | None,
 ) -> Array:
+  model = _turned(model, turning)
   documents = None
   if mask is not None:
     documents = jnp.where(mask, 0, -1)
@@ -115,11 +214,13 @@ def _causal(
 @nnx.jit
 def _encoder(
   model: nnx.Module,
+  turning: dict[int, Turns],
   tokens: Array,
   mask: Array | None,
   positions: Array | None,
   types: Array | None,
 ) -> Array:
+  model = _turned(model, turning)
   if positions is None and model.padding >= 0:
     real = tokens != model.padding
     positions = jnp.where(real, jnp.cumsum(real, axis=1), 0) - 1
@@ -128,7 +229,10 @@ def _encoder(
 
 
 @nnx.jit
-def _next(model: LanguageModel, tokens: Array, cache: Any) -> tuple[Array, Any]:
+def _next(
+  model: LanguageModel, turning: dict[int, Turns], tokens: Array, cache: Any
+) -> tuple[Array, Any]:
+  model = _turned(model, turning)
   hidden, cache = model.stack.step(tokens, cache)
   return model.reader.logits(hidden[:, -1:]).argmax(-1), cache
 
@@ -176,11 +280,12 @@ def load(name: str | Path, *options: str) -> Loaded:
   if not str(name).startswith(PREFIX):
     trained = open_alone(Path(name), LanguageModeling, "posexp.load reads language models")
     trained = with_options(trained, typed) if typed else trained
-    return Loaded(trained.snapshot.model(), kept_vocabulary(trained.run.path))
+    tokenizer = kept_vocabulary(trained.run.path)
+    return Loaded(trained.snapshot.model(), tokenizer, vocab_size=tokenizer.size)
   released = Released.open(str(name))
   dtype = "bfloat16" if released.dtype == "bfloat16" else "float32"
   model, encoding = changed(released, {"model.dtype": dtype} | typed)
   spec = released.spec(model, encoding)
   found = {plain(key): each for key, each in parameters(released, released.spec()).items()}
   made = filled(spec.build, found, spec.size.dtype)
-  return Loaded(made, released.tokenizer(), (released, spec))
+  return Loaded(made, released.tokenizer(), (released, spec), spec.vocab_size)
