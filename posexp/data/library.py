@@ -51,13 +51,10 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
       heard()
   if found:
     return found[0]
-  why = f"takes more than {limit:.0f} s for so short a text"
+  why = f"takes more than {limit:.0f} s for {size:,} characters, as its patterns search on and on"
   if failed:
     why = f"fails here ({str(failed[0]) or type(failed[0]).__name__:.100})"
-  raise UserError(
-    f"{what} {why}, perhaps by a pattern that searches for ever: copy or download it again, or "
-    "take it from where the model was released"
-  )
+  raise UserError(f"{what} {why}; take the tokenizer.json from where the model was released")
 
 
 @contextlib.contextmanager
@@ -130,6 +127,8 @@ def spelling(library: tokenizers.Tokenizer, text: str) -> Callable[[int], bytes]
   steps = [*_steps(content.get("decoder"))]
   kinds = {step.get("type") for step in steps}
   fallback = "ByteFallback" in kinds or bool((content.get("model") or {}).get("byte_fallback"))
+  if not steps and (content.get("model") or {}).get("type") == "WordLevel":
+    kinds, steps = {"WordPiece"}, [{"type": "WordPiece"}]
   apart = "WordPiece" in kinds  # words, before each of which stands a blank
   spelled = _spelled(steps)
 

@@ -28,6 +28,7 @@ MERGES = 4_096  # tokens of a BPE unless an option asks for another number
 PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
 CONTEXT = 2048  # bytes on either side with which a part of a text is tokenized
 SEAM = 256  # characters on either side of a cut in which two parts must agree
+FEW = 4  # tokens by which that is seen
 TOGETHER = 16  # parts that are tokenized at once
 CODE_POINTS = 0x110000
 
@@ -239,7 +240,7 @@ class Given(Vocabulary):
       for part, (ids, starts) in zip(group, found, strict=True):
         first, end = part.first, part.end
         right = _around(ids, starts, first, len(part.text))
-        if left is not None and not all(map(np.array_equal, left, right)):
+        if kept and not (left and right and all(map(np.array_equal, left, right))):
           return None
         kept.append(ids[(starts >= first) & (starts < end)])
         left = _around(ids, starts, end, len(part.text))
@@ -270,7 +271,8 @@ def _overlapping(document: bytes, size: int) -> Iterator[Part]:
     before = document[_boundary(document, start - CONTEXT) : start].decode()
     behind = document[end : _boundary(document, end + CONTEXT)].decode()
     own = piece.decode()
-    yield Part(before + own + behind, len(before), len(before) + len(own))
+    # A blank at the end of a text may be said to start behind it.
+    yield Part(before + own + behind, len(before), len(before) + len(own) + (not behind))
     start = end
 
 
@@ -284,10 +286,16 @@ def _boundary(document: bytes, at: int) -> int:
 
 def _around(
   ids: np.ndarray, starts: np.ndarray, place: int, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Return the tokens around a place in a text of this length, and how far from it they start."""
-  near = (starts >= place - min(SEAM, place)) & (starts < place + min(SEAM, length - place))
-  return ids[near], starts[near] - place
+) -> tuple[np.ndarray, np.ndarray] | None:
+  """Return the tokens around a place in a text of this length, and how far from it they start.
+
+  Nothing is known of tokens so long that few start on a side.
+  """
+  before, behind = min(SEAM, place), min(SEAM, length - place)
+  near = (starts >= place - before) & (starts < place + behind)
+  found = starts[near] - place
+  few = [(found < 0).sum() < FEW and before == SEAM, (found >= 0).sum() < FEW and behind == SEAM]
+  return None if any(few) else (ids[near], found)
 
 
 def trained(

@@ -144,6 +144,10 @@ class Asked:
       raise self.refused(key, "which must be a whole number from 1 up")
     return value
 
+  def window(self, key: str = "sliding_window") -> int | None:
+    """Return the tokens of a window, or None; UserError if it is neither."""
+    return None if self(key) is None else self.number(key)
+
   def said(self, entry: Any) -> Any:
     """Return the value of an option: that of the config's key `entry`, or `entry` itself.
 
@@ -301,7 +305,7 @@ def neox(ask: Asked) -> Layers:
 
 def everywhere(ask: Asked) -> Layers:
   """Return the layers of Mistral: the same RoPE and window in all of them."""
-  return [(rope(ask), ask("sliding_window"))]
+  return [(rope(ask), ask.window())]
 
 
 def sliding(ask: Asked, slides: Callable[[int], bool], window: int | None) -> Layers:
@@ -312,12 +316,12 @@ def sliding(ask: Asked, slides: Callable[[int], bool], window: int | None) -> La
 
 def even(ask: Asked) -> Layers:
   """Return the layers of Gemma 2."""
-  return sliding(ask, lambda layer: layer % 2 == 0, ask("sliding_window"))
+  return sliding(ask, lambda layer: layer % 2 == 0, ask.window())
 
 
 def last(ask: Asked) -> Layers:
   """Return the layers of Qwen 2, of which the last ones may have a window."""
-  window = ask("sliding_window") if ask("use_sliding_window") else None
+  window = ask.window() if ask("use_sliding_window") else None
   return sliding(ask, lambda layer: layer >= ask("max_window_layers"), window)
 
 
@@ -327,7 +331,7 @@ def smollm3(ask: Asked) -> Layers:
   turns = ask("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
   if len(turns) != count:
     raise ask.refused("no_rope_layers", f"which must be {count} numbers, one a layer")
-  window = ask("sliding_window") if ask("use_sliding_window") else None
+  window = ask.window() if ask("use_sliding_window") else None
   layers = sliding(ask, lambda layer: not turns[layer], window)
   return [(turn if on else None, each) for on, (turn, each) in zip(turns, layers, strict=True)]
 

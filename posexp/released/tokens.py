@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -75,9 +76,12 @@ def check_rows(folder: Folder, rows: int) -> None:
 
 @functools.lru_cache(4)
 def _tokens(name: str, text: str) -> tuple[int, str]:
-  found = library.opened(text, name).get_vocab(with_added_tokens=True)
-  last = max(found, key=found.__getitem__, default="")
-  return found.get(last, -1) + 1, last
+  opened = library.opened(text, name)
+  around = library.call(name, opened.encode, "a")  # with what stands before and behind each text
+  found = [*opened.get_vocab(with_added_tokens=True).items()]
+  found += zip(around.tokens, around.ids, strict=True)
+  last, number = max(found, key=operator.itemgetter(1), default=("", -1))
+  return number + 1, last
 
 
 def _counted(folder: Folder, text: str) -> tuple[int, str]:
