@@ -144,6 +144,12 @@ REFUSED = {
     r"mlp.down_proj.weight is \[12, 10\].* \[12, 11",
   ),
   "no number": ("llama", {"hidden_size": "12"}, {}, "hidden_size='12', which must be a number"),
+  "words": ("llama", {"vocab_size": 10**12}, {}, "vocab_size=10{12}, and posexp reads .* at most"),
+  "layers": ("gemma2", {"num_hidden_layers": 10**10}, {}, "num_hidden_layers=10{10}, and posexp"),
+  "fewer layers": ("qwen2", {"num_hidden_layers": 900}, {}, "=900, and its weights have 2;"),
+  "a width": ("llama", {"hidden_size": 10**400}, {}, "hidden_size=10+, and posexp reads"),
+  "no layers": ("llama", {"num_hidden_layers": None}, {}, "must be a whole number from 1 up"),
+  "a list": ("mistral", {"sliding_window": []}, {}, "sliding_window=.., which must be a number"),
   "missing": ("llama", {}, {"model.norm.weight": None}, "no tensor norm.weight in it"),
   "extra": ("llama", {}, {"model.extra.weight": np.ones(2)}, "model.extra.weight is none of the"),
 }
@@ -193,6 +199,67 @@ def test_padding_on_the_left_and_packed_documents_change_nothing():
   positions = np.concatenate([np.arange(12), np.arange(12)])[None]
   packed = model(np.tile(tokens, 2), positions=positions)
   np.testing.assert_allclose(packed, np.tile(alone, (1, 2, 1)), atol=1e-5)
+
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
+
+
+@pytest.mark.parametrize("name", ["dynamic", "phi3"])
+def test_the_length_that_decides_is_that_of_the_real_tokens_of_a_call(name, tmp_path):
+  folder = MODELS / name
+  if name == "dynamic":
+    config = {"rope_parameters": DYNAMIC, "max_position_embeddings": 16}
+    folder = changed(tmp_path / name, "llama", config)
+  model, random = posexp.load(f"hf:{folder}"), np.random.default_rng(0)
+  words = model.model.reader.logits(jnp.zeros((1, 1, model.model.stack.size.d_model))).shape[-1]
+  short, long = (random.integers(3, words, (1, length)) for length in (12, 40))
+  alone, text = model(short), short
+  for _ in range(8):  # across the length of training
+    text = np.concatenate([text, np.asarray(model(text))[:, -1:].argmax(-1)], axis=1)
+  model(long)
+  np.testing.assert_array_equal(model(short), alone)
+  np.testing.assert_array_equal(model.greedy(short, 8), text[:, 12:])
+  mask = np.repeat([0, 1], [30, 12])[None]
+  left = model(np.pad(short, [(0, 0), (30, 0)]), mask)[:, 30:]
+  right = model(np.pad(short, [(0, 0), (0, 30)]), mask[:, ::-1])[:, :12]
+  given = model(np.tile(short, 2), positions=np.tile(np.arange(12), 2)[None])[:, 12:]
+  for found in (left, right, given):
+    np.testing.assert_allclose(found, alone, atol=2e-5)
+  if name == "dynamic":  # the base that the formula gives for 40 tokens
+    base = 100 * (1 + 2 * (40 - 16) / 16) ** (6 / 4)
+    plain = posexp.load(f"hf:{folder}", "rope.scaling=none", f"rope.base={base!r}")
+    np.testing.assert_allclose(model(long), plain(long), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+  ("name", "given", "said"),
+  [
+    ("llama", {"tokens": [[1, 23]]}, "token 23: .* from 0 to 22"),
+    ("llama", {"tokens": [[-1, 2]]}, "token -1: "),
+    ("llama", {"tokens": [[1, 2**32]]}, f"token {2**32}: "),
+    ("llama", {"tokens": [[1.5]]}, "must be a whole number"),
+    ("llama", {"tokens": [1, 2]}, r"tokens must be \[B,L\]"),
+    ("gpt2", {"tokens": [[1, 2]], "positions": [[0, 64]]}, "position 64: .* from 0 to"),
+    ("gpt2", {"tokens": [[1, 2]], "positions": [[-1, 0]]}, "position -1: "),
+    ("bert", {"tokens": [[1, 999]]}, "token 999: "),
+    ("bert", {"tokens": [[1, 2]], "types": [[0, 2]]}, "token type 2: .* from 0 to 1"),
+    ("roberta", {"tokens": [[4, 5]], "positions": [[0, 600]]}, "position 600: "),
+  ],
+)
+def test_what_no_table_has_is_refused(name, given, said):
+  model = posexp.load(f"hf:{MODELS / name}")
+  with pytest.raises(ValueError, match=said):
+    model(**{key: np.array(each) for key, each in given.items()})
+  if len(given) == 1 and name == "llama":
+    with pytest.raises(ValueError, match=said):
+      model.greedy(np.array(given["tokens"]), 1)
+
+
+def test_padding_has_positions_of_no_row():
+  model = posexp.load(f"hf:{MODELS / 'roberta'}")
+  tokens = np.array([[4, 5, 6, 1]])
+  given = model(tokens, tokens != 1, positions=np.array([[0, 1, 2, -1]]))
+  np.testing.assert_allclose(given[:, :3], model(tokens, tokens != 1)[:, :3], atol=1e-5)
 
 
 LIVE = [(name, {}) for name in released_models.CASES] + released_models.CHANGED
