@@ -25,8 +25,7 @@ Options = dict[str, Any]
 Layers = list[tuple[Options | None, int | None]]
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether it has a window
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-# The most that a config may ask for, of options of the model and of any other whole number: far
-# more than any model has, and little enough for what is made before its weights are looked at.
+# The most that a config may ask for, of which lists are made before its weights are looked at.
 SIZES = {"num_layers": 1_000, "num_heads": 4_096, "num_kv_heads": 4_096, "head_dim": 1 << 14}
 SIZES |= {"d_model": 1 << 18, "d_ff": 1 << 22, "vocab_size": 10_000_000}
 LARGEST = 2**31 - 1
@@ -109,15 +108,10 @@ class Asked:
         raise self.refused(key, ours)
     options = {each: key for key, each in family.model.items() if isinstance(each, str)}
     for key in sorted(config.keys() & family.keys.keys()):
-      if positions is None:
-        self(key)
-      self._check_size(key, options.get(key, key))
-
-  def _check_size(self, key: str, option: str) -> None:
-    """Raise UserError if a key of the config, which is an option of ours, asks for too much."""
-    value, most = self.config[key], SIZES.get(option, LARGEST)
-    if type(value) is int and not isinstance(self.family.keys[key], float) and value > most:
-      raise self.refused(key, f"and posexp reads models with at most {most:,}")
+      value = config[key] if positions else self(key)
+      most = SIZES.get(options.get(key, key), LARGEST)
+      if type(value) is int and not isinstance(family.keys[key], float) and value > most:
+        raise self.refused(key, f"and posexp reads models with at most {most:,}")
 
   def refused(self, key: str, why: str, *value: Any) -> UserError:
     """Return the error for a key of the config, or for one within another, of this value."""

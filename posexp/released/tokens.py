@@ -114,10 +114,10 @@ def ends_of(folder: Folder, config: Mapping[str, Any], found: Any, rows: int) ->
   )
   known = {kind: [*_named(found, names)] for kind, names in KNOWN.items()}
   before = _before(folder, found)
-  padding = {*padding} - {*before, *ends}  # which often has the number of another token
+  unused = {*padding} - {*before, *ends}  # padding often has the number of another token
   for each in (*before, *begins, *ends, *known["bos"], *known["eos"]):
     name = (found.id_to_token(each) or "").replace("_", " ")
-    if each not in padding and not re.search(r"\bpad(ding)?\b", name, re.I):
+    if each not in unused and not re.search(r"\bpad(ding)?\b", name, re.I):
       return Ends(each, tuple(ends or known["eos"][:1]))
   raise UserError(
     f"{folder.name}: no file in it says with which token a text begins; put its bos_token_id, or "

@@ -20,9 +20,9 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.size import Size
-from posexp.released import tokens
 from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
+from posexp.released.tokens import Ends, check_rows, ends_of, opened, text_of
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms
@@ -173,7 +173,7 @@ class Released:
     Raises:
       UserError: its tokenizer.json cannot be read.
     """
-    return tokens.opened(self.folder)
+    return opened(self.folder)
 
   def tokens(self) -> str:
     """Return the JSON of the tokenizer for `Vocabulary.opened` and `posexp.data.tokenizer.Given`.
@@ -192,14 +192,14 @@ class Released:
     content |= {"end": begin, "stops": ends, "length": self.longest}
     return json.dumps(content, ensure_ascii=False)
 
-  def _ends(self, library: Any) -> tokens.Ends:
+  def _ends(self, library: Any) -> Ends:
     if not self.family.causal or library is None:
-      return tokens.Ends(0, ())
-    return tokens.ends_of(self.folder, self.config, library, self.vocab_size)
+      return Ends(0, ())
+    return ends_of(self.folder, self.config, library, self.vocab_size)
 
   def digest(self) -> str:
     """Return the sha256 of all that the model is: its config, its weights and its tokens."""
-    texts = [self.config, tokens.text_of(self.folder), self._ends(self.tokenizer())]
+    texts = [self.config, text_of(self.folder), self._ends(self.tokenizer())]
     parts = [json.dumps(texts, sort_keys=True), *self.folder.digests()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -278,7 +278,7 @@ def _check_sizes(folder: Folder, asked: Asked, files: Mapping[str, str], words: 
   for key, asks, there in found:
     if asks != there:
       raise asked.refused(key, f"and its weights have {there:,}; copy or download both again")
-  tokens.check_rows(folder, words)
+  check_rows(folder, words)
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:

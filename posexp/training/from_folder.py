@@ -58,10 +58,11 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   lines = read(overrides(released, given, [*encodings_node()]))
   with explained(lines):
     setup = Setup.of(resolve(compose([each.input_line for each in lines])))
+  if data:  # whose results these are
+    setup = setup._replace(config=setup.config | {"init": record(name)})
   if not isinstance(setup.task, LanguageModeling):
     raise UserError(f"{name} writes text: choose a task of language modeling, such as {TEXT}")
-  config = setup.config | ({"init": record(name)} if data else {})  # whose results these are
-  setup, path = setup._replace(config=config), folder_of(released, setup.config["runs"])
+  path = folder_of(released, setup.config["runs"])
   prepared = setup.task.prepare(path) if data else None
   spec: Any
   if prepared is None:

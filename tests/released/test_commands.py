@@ -18,6 +18,8 @@ from posexp import evaluate, export, generate
 from posexp.encodings import encoding
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
+from posexp.released.weights import Released
+from posexp.runs.records import read_records
 from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training
 from posexp.training.step import program
@@ -100,7 +102,12 @@ def test_what_is_generated_is_the_likeliest(llama, there, capsys):
 def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, capsys):
   data = ["task=language_modeling", f"task.train={llama.parent / 'text.txt'}", "task.segment=16"]
   data += ["train.batch_size=4"]
-  found = typed(evaluate, f"hf:{llama}", *data, "--without", "rotated")
+  asked = [*data, "--without", "rotated", "--records", "kept.parquet"]
+  (found,) = typed(evaluate, f"hf:{llama}", *asked).values()
+  runs = read_records(Path("kept.parquet"))
+  assert {run.settings["init"] for run in runs} == {
+    f"hf/{Released.open(f'hf:{llama}').digest()[:12]}"
+  }
   assert math.isfinite(found["off"][0]["bits_per_byte"])
   assert found["off"][0]["change"] != 0
   typed(evaluate, f"hf:{llama}", *data, "rope.base=3", "--context", "4,8", "--positions", "32")
