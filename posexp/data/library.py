@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from posexp import reading
@@ -104,6 +104,16 @@ def opened(text: str, what: str = "the tokenizer") -> tokenizers.Tokenizer:
           "which fills the memory; take it from where the model was released"
         )
   return library
+
+
+def check_numbers(texts: Iterable[Sequence[int]], size: int) -> None:
+  """Raise UserError if a text has a token of which a model of `size` tokens knows nothing."""
+  most = max((max(ids, default=0) for ids in texts), default=0)
+  if most >= size:
+    raise UserError(
+      f"the tokenizer gives the token {most:,}, and the model has {size:,} tokens, from 0: "
+      "take the tokenizer that the model was trained with"
+    )
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:

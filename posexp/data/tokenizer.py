@@ -265,6 +265,7 @@ class Given(Tokenizer):
     """Return the same as for another tokenizer; what is cut keeps its special tokens."""
     found = self._batch(texts)
     sizes = [len(each.ids) for each in found]
+    library.check_numbers((each.ids for each in found), self.vocab_size)
     if max_length:
       self.library.enable_truncation(max_length)
       found = self._batch(texts)

@@ -197,8 +197,8 @@ class Given(Vocabulary):
   def __init__(
     self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
   ):
-    if not 0 < size <= MOST or not all(0 <= each < size for each in (end, *stops)):
-      raise ValueError(f"{size} tokens, of which {end} begins a text and {[*stops]} end it")
+    if not 0 < size <= MOST or not 0 <= end < size:
+      raise UserError(f"a tokenizer of {size} tokens, of which number {end} begins a text, is none")
     text = self._library = library.opened(tokenizer)
     text.encode_special_tokens = True  # a "<s>" in a text is three characters
     table = [*map(library.spelling(text, tokenizer), range(size))]
@@ -250,6 +250,7 @@ class Given(Vocabulary):
     """Return the tokens of each text, and the characters at which they start."""
     encode, size = self._library.encode_batch, sum(map(len, texts))
     found = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
+    library.check_numbers((each.ids for each in found), self.size)
     return [
       (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32))
       for each in found

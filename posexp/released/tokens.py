@@ -126,7 +126,7 @@ def ends_of(folder: Folder, config: Mapping[str, Any], found: Any, rows: int) ->
 
 
 def _object(folder: Folder, file: str) -> Mapping[str, Any]:
-  return folder.json(file) if (folder.path / file).is_file() else {}
+  return folder.json(file) if (folder.path / file).exists() else {}
 
 
 def _given(

@@ -22,6 +22,7 @@ from tokenizers import (
 
 from posexp import generate
 from posexp.data import library, vocabulary
+from posexp.data.tokenizer import Given
 from posexp.data.vocabulary import Vocabulary
 from posexp.errors import UserError
 from posexp.released.weights import Released
@@ -238,6 +239,18 @@ def test_tokens_that_do_not_fit_are_said_where_the_folder_is_opened(what, tmp_pa
     (tmp_path / file).write_text(content)
   with pytest.raises(UserError, match=said):
     Released.open(name).tokens()
+
+
+def test_a_kept_tokenizer_has_no_tokens_beyond_its_model(tmp_path):
+  content = json.loads(Released.open(released(tmp_path, byte_level())).tokens())
+  for other, said in (({"size": 10**12}, "is none"), ({"end": -1}, "is none")):
+    with pytest.raises(UserError, match=said):
+      Vocabulary.opened(json.dumps(content | other))
+  kept = json.dumps(content | {"size": 250})
+  with pytest.raises(UserError, match=r"gives the token 2.*, and the model has 250 tokens"):
+    Vocabulary.opened(kept).encode("the cat")
+  with pytest.raises(UserError, match="the model has 250 tokens"):
+    Given(kept).encode(["the cat"])
 
 
 def test_nothing_says_how_a_text_begins(tmp_path):
