@@ -109,25 +109,27 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   published = of_folder(args.records, suite)
   filled = {column for standing in published for column, _ in standing.cells}
   columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
-  suite.check_code()
   with explained(args.overrides):
     plans = [*rows.planned(suite, asked, columns, args.quick, place_of(args))]
   every = [(name, m) for _, found, _ in plans for name, runs in found.items() for m in runs]
   left = [suite.columns[name].seconds for name, m in every if m.state != DONE]
   print(
-    f"suite     {suite.name} ({suite.digest}): {counted(len(columns), 'column')}, "
+    f"suite     {suite.name}: {counted(len(columns), 'column')}, "
     f"{counted(len(asked), 'row')}\n          up to {counted(len(left), 'run')} to train: about "
     f"{lasting(sum(left))} of one core; {counted(rows.cores(), 'core')} here",
     flush=True,
   )
   if not suite.frozen:
-    print("note      this suite is not frozen: once it is, these runs are of another one")
+    print("note      this suite is not frozen: once it is, its columns are others than these")
   empty = ",".join(name for name in suite.columns if filled and name not in filled)
   if empty and not args.columns:
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
   for row in asked:
     if left and row.encoding in plugins.found("encoding"):
       trust.check_properties(row.encoding, row.options, plugins.files())
+  for name in {name: None for name, m in every if m.state != DONE}:
+    doing(f"making the test examples of {name}")
+    suite.columns[name].check_examples(trust.config_of(suite.columns[name], "none", 0))
   known = {each.name for each in published} & {*ANCHORS}
   if left and known and not {row.name for row in asked} <= {*ANCHORS}:
     for line in trust.calibrate(suite, published, args.out, how_of(args), train):
@@ -163,8 +165,8 @@ def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> 
     )
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
   for file in (args.out / f"{row.name}.parquet" for row in asked):
-    about = rows.about_row(file) if file.exists() else {"suite": suite.digest, "quick": True}
-    if about["suite"] != suite.digest:
+    about = rows.about_row(file) if file.exists() else {"suite": suite.name, "quick": True}
+    if about["suite"] != suite.name:
       raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
     if args.quick and not about["quick"]:
       raise UserError(f"{near(file)} is a whole row: leave --quick out, or name another folder")

@@ -277,10 +277,12 @@ def batches(
   table = parquet.ParquetFile(file)
   if table.metadata.num_rows > (most or max(FEW, size)):
     raise UserError(f"{path}: {table.metadata.num_rows:,} rows in {size:,} bytes; part it")
-  chosen = [name for name in table.schema_arrow.names if name in wanted or not wanted]
+  names = table.schema_arrow.names
+  chosen = [name for name in names if name in wanted or not wanted] or names[:1]
   for name in chosen:
     kind = table.schema_arrow.field(name).type
-    if pyarrow.types.is_nested(kind):
+    parts = kind.fields if pyarrow.types.is_struct(kind) else [table.schema_arrow.field(name)]
+    if any(pyarrow.types.is_nested(part.type) for part in parts):
       raise UserError(f"{path}: the column {name!r:.60} has {kind!s:.60}, and no texts or numbers")
   for group in range(table.num_row_groups):
     rows = min([ROWS, *_rows(path, file, table.metadata.row_group(group), chosen)])
@@ -294,7 +296,8 @@ def _rows(path: str | Path, file: BinaryIO, group: Any, chosen: Collection[str])
   """
   for number in range(group.num_columns):
     column = group.column(number)
-    if column.path_in_schema not in chosen:
+    path_in = column.path_in_schema  # of a part of a column: "translation.en"
+    if not any(path_in == name or path_in.startswith(f"{name}.") for name in chosen):
       continue
     begin = column.data_page_offset
     if 0 < (column.dictionary_page_offset or 0) < begin:

@@ -2,8 +2,8 @@
 
     python scripts/leaderboard.py            README.md, heat maps and LaTeX; columns.md
     python scripts/leaderboard.py --freeze   writes what is frozen to the end of the file of the
-                                             suite and of each variant: digests of test examples
-                                             and of code, and what calibration compares
+                                             suite and of each variant: digests of test examples,
+                                             and what calibration compares
 
 Published rows are docs/leaderboard/records/*.parquet. Those of a variant stand in a folder of its
 name there, and docs/leaderboard/rope@2.parquet has runs with two threads. What stands between the
@@ -23,7 +23,7 @@ import yaml
 from posexp import storage
 from posexp.board import page, tables
 from posexp.board.standings import Board, Standing, boards, of_folder
-from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
+from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
 from posexp.board.trust import SEEDS, config_of
 from posexp.reporting.text import MISSING, Section, document
 
@@ -49,14 +49,12 @@ def freeze(file: Path) -> None:
     for name in CALIBRATING["columns"]
     if name in suite.columns
   }
-  found = {"code": [code_digest()], "examples": examples, "calibration": calibration}
-  if known := suite.frozen.get("code"):  # where all else is as it was, numbers are, too
-    same = {**found, "code": known} == {**suite.frozen, "code": known}
-    found["code"] = [*dict.fromkeys([*known, *found["code"]])] if same else found["code"]
+  found = {"examples": examples, "calibration": calibration}
   text = file.read_text("utf-8").partition("\nfrozen:\n")[0].rstrip("\n")
   frozen = yaml.safe_dump({"frozen": found}, sort_keys=False)
   storage.write(file, f"{text}\n\n{frozen}")
-  print(f"{file}: suite {suite.name} is {Suite.read(file).digest}")
+  for column in Suite.read(file).columns.values():
+    print(f"{file}: {column.name} is {column.digest}")
 
 
 def fill(name: str, text: str) -> None:
@@ -101,7 +99,7 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
       found = found or [MISSING] * 7
       table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])
   rest = [] if rows else ["No row has been trained yet, so no cell has a number."]
-  return document([Section(f"Suite {suite.name} ({suite.digest})", (heads, table), rest)])
+  return document([Section(f"Suite {suite.name}", (heads, table), rest)])
 
 
 def main() -> None:

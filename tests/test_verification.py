@@ -12,7 +12,6 @@ import yaml
 from planted import GOOD, PLUGIN, planted, tiny, typed
 
 from posexp.board import rows, verification
-from posexp.board.suite import FOLDER, Suite
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs.records import read_records, write_records
@@ -94,10 +93,10 @@ REFUSED = {
   "another name": (about(name="other"), "is named other, so its file has to be other.parquet"),
   "the name of another encoding": (posing, "this is the row of the encoding rope"),
   "the name of a published row": (rival, "is published as the row of encoding=mine mine.pace=0.3"),
-  "another suite": (about(suite="0" * 12), "is of suite 000000000000, not"),
-  "another suite of posexp": (
-    about(suite=Suite.read(FOLDER / "1-large.yaml").digest), "is of suite 1-large.* --suite 1-large"
-  ),
+  "another suite": (about(suite="mine"), "is of the suite mine, and posexp brings none"),
+  "another suite of posexp": (about(suite="1-large"), "is of the suite 1-large.* --suite 1-large"),
+  "another column": (about(columns={"copy": "0"}), "copy: it was trained in 0, and the column of"),
+  "columns that are text": (about(columns="x"), "metadata is damaged: columns is 'x'"),
   "code of another file": (about(code=None), "it is of posexp's own mine: leave plugins=mine.py o"),
   "code that is text": (about(code="x"), "metadata is damaged: code is 'x'"),
   "code without a file": (about(code={"sha256": "0"}), "metadata is damaged: code is {'sha256'"),

@@ -206,17 +206,20 @@ def write_row(
     return 0
   own = plugins.found("encoding").get(row.encoding)
   code = {"file": own.file.name, "sha256": own.sha256} if own else None
-  about = {"suite": suite.digest, "name": row.name, "encoding": row.encoding, "quick": quick}
+  about = {"suite": suite.name, "name": row.name, "encoding": row.encoding, "quick": quick}
   fixed = next(each.fixed for members in columns.values() for each in members if each.fixed)
   about |= {"options": [*row.options], "code": code, "default": default_of(fixed.config)}
   before = about_row(file) if file.exists() else {}
+  digests = {name: suite.columns[name].digest for name in columns}
   if about.items() <= before.items():  # columns that were trained by another command
     kept = read_records(file, trials=True)
     runs = [*runs, *(run for run in kept if run.task not in columns)]
+    digests = before["columns"] | digests
   entry = storage.digest({key: value for key, value in about.items() if key != "quick"})
   entries = [*dict.fromkeys([*before.get("entries", []), entry])]
   file.parent.mkdir(parents=True, exist_ok=True)
-  return write_records(file, runs, packed_examples, about | {"entries": entries})
+  about |= {"entries": entries, "columns": digests}
+  return write_records(file, runs, packed_examples, about)
 
 
 def about_row(file: Path) -> dict[str, Any]:
@@ -225,6 +228,7 @@ def about_row(file: Path) -> dict[str, Any]:
   from pyarrow import parquet
 
   kinds: dict[str, Any] = {"suite": str, "name": str, "encoding": str, "default": dict}
+  kinds["columns"] = dict  # the digest of each column
   kinds |= {"quick": bool, "options": list, "code": dict | None}
   found: dict[str, Any] = {}
   with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):

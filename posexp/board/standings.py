@@ -79,6 +79,7 @@ class Standing:
   track: str
   cells: dict[tuple[str, str], Cell]  # by column and side
   chosen: dict[str, str]  # by column, the options of the best trial, as they are typed
+  other: list[str]  # columns that were trained with other options, or on other examples
 
   def over(self, columns: Iterable[Column], side: str) -> list[np.ndarray] | None:
     """Return the worth of each seed in some columns; None if the row lacks one."""
@@ -96,20 +97,22 @@ class Standing:
 
 
 def of_file(file: Path, suite: Suite) -> list[Standing]:
-  """Return what the file of a row holds, in each track.
+  """Return what the file of a row holds, in each track; columns that have changed are left out.
 
   Raises:
     UserError: it is no such file, or of another suite.
   """
   about = about_row(file)
-  if about["suite"] != suite.digest:
+  if about["suite"] != suite.name:
     raise UserError(
-      f"{file}: its runs are of the suite {about['suite']}, and suite {suite.name} is "
-      f"{suite.digest}: rows of several suites share no table"
+      f"{file}: its runs are of the suite {about['suite']}, and not of {suite.name}: rows of "
+      "several suites share no table"
     )
-  every = read_records(file, trials=True)
+  same = {name for name, each in suite.columns.items() if about["columns"].get(name) == each.digest}
+  every = [run for run in read_records(file, trials=True) if run.task in same]
+  other = sorted({*about["columns"]} - same)
   return [
-    Standing(about["name"], about, track, *_cells(every, about, track, suite))
+    Standing(about["name"], about, track, *_cells(every, about, track, suite), other)
     for track in TRACKS[: 1 + (not about["quick"] and suite.whole.option)]
   ]
 

@@ -1,27 +1,25 @@
 """A suite: the columns of the leaderboard, what is spent on each, and what of it is frozen.
 
-`configs/suite/1.yaml` is the first one. Rows that were trained for different suites never share a
-table; `Suite.digest` tells them apart. A variant, such as `1-large.yaml`, has some columns of a
-suite with another model, which shows whether the order of rows depends on the model.
+`configs/suite/1.yaml` is the first one. A column is a unit: `Column.digest` says what its scores
+depend on, a row keeps the digest of each column that it was trained in, and only cells of the same
+digest share a table. So a suite can get another column, and no row is trained again. A variant,
+such as `1-large.yaml`, has some columns of a suite with another model, which shows whether the
+order of rows depends on the model.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
+import functools
 import hashlib
-import io
 import itertools
-import json
 import tempfile
-import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import posexp
-from posexp import reading
+from posexp import reading, storage
 from posexp.config import CONFIGS
 from posexp.errors import UserError, near
 from posexp.runs import Run
@@ -29,7 +27,6 @@ from posexp.runs import Run
 FOLDER = CONFIGS / "suite"
 SIDES = ("within", "beyond")  # the lengths of training, and longer ones
 BATCHES = 3  # that a digest is made of
-CODE = ("data/*.py", "tasks/*.py", "runs/metrics.py", "runs/lengths.py", "runs/context_losses.py")
 
 
 class Side(NamedTuple):
@@ -58,6 +55,22 @@ class Column:
   encoder: bool = False  # encodings that are causal only have no cell in it
   seconds: float = 60.0  # processor seconds of a run with `rope`
   why: str = ""  # it is in the suite
+  examples: str | None = None  # the digest of its test examples, once they are frozen
+  budget: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a whole row
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """Twelve hexadecimal digits, other ones if anything changes that a score depends on."""
+    parts = [self.options, self.learning_rate, self.within, self.beyond, self.examples, self.budget]
+    return storage.digest(*parts)[:12]
+
+  def check_examples(self, config: Mapping[str, Any]) -> None:
+    """Raise UserError if the test examples of a config of this column are not the frozen ones."""
+    if self.examples and (found := examples_of(config)) != self.examples:
+      raise UserError(
+        f"{self.name}: its test examples are others here ({found}) than those of the suite "
+        f"({self.examples}); compare the versions of numpy, num2words, babel, sympy and tokenizers"
+      )
 
   @property
   def sides(self) -> dict[str, Side]:
@@ -92,7 +105,7 @@ class Suite:
   columns: dict[str, Column]
   whole: Budget
   quick: Budget
-  frozen: dict[str, Any]  # digests of test examples and of code, and what calibration compares
+  frozen: dict[str, Any]  # digests of test examples, and what calibration compares
 
   @classmethod
   def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
@@ -107,20 +120,15 @@ class Suite:
       else:
         columns = {name: _column(name, each) for name, each in given["columns"].items()}
       whole, quick = (_budget(given[kind]) for kind in ("whole", "quick"))
-      return cls(str(given["suite"]), columns, whole, quick, given.get("frozen") or {})
+      frozen = given.get("frozen") or {}
+      digests, budget = frozen.get("examples") or {}, dataclasses.asdict(whole)
+      columns = {
+        name: dataclasses.replace(each, examples=digests.get(name), budget=budget)
+        for name, each in columns.items()
+      }
+      return cls(str(given["suite"]), columns, whole, quick, frozen)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
-
-  @property
-  def digest(self) -> str:
-    """Twelve hexadecimal digits, other ones if anything changes that a score depends on."""
-    kept = [
-      [each.name, each.options, each.learning_rate, each.within, each.beyond]
-      for each in self.columns.values()
-    ]
-    parts = [kept, dataclasses.asdict(self.whole), self.frozen.get("examples")]
-    parts.append(self.frozen.get("code", [None])[0])
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
   def budget(self, quick: bool) -> Budget:
     return self.quick if quick else self.whole
@@ -131,19 +139,6 @@ class Suite:
       if name not in self.columns:
         raise UserError(f"--columns {name}: suite {self.name} has {', '.join(self.columns)}")
     return [self.columns[name] for name in names or self.columns]
-
-  def check_code(self) -> None:
-    """Raise UserError if the code that makes examples and scores is not that of the suite.
-
-    A suite that has nothing frozen yet may be trained, too: its digest says so.
-    """
-    known = self.frozen.get("code", [])
-    if known and (found := code_digest()) not in known:
-      raise UserError(
-        f"the code of data and metrics ({found}) is not that of suite {self.name} "
-        f"({', '.join(known)}), so its scores need not be comparable: use the version of posexp "
-        "that the suite was frozen with, or freeze the suite again where its numbers are the same"
-      )
 
 
 def _budget(given: Mapping[str, Any]) -> Budget:
@@ -161,33 +156,6 @@ def _varied(column: Column, given: Mapping[str, Any]) -> Column:
   """Return a column of another suite with the options of a variant."""
   options = (*column.options, *map(str, given["options"]))
   return dataclasses.replace(column, options=options, seconds=column.seconds * given["slower"])
-
-
-def code_digest() -> str:
-  """Return the digest of the code that makes examples and scores, the same in every Python."""
-  root = Path(posexp.__file__).parent
-  digest = hashlib.sha256()
-  for file in sorted(file for pattern in CODE for file in root.glob(pattern)):
-    digest.update(
-      f"{file.relative_to(root).as_posix()}\n{_bare(file.read_text('utf-8'))}\n".encode()
-    )
-  return digest.hexdigest()[:12]
-
-
-def _bare(source: str) -> str:
-  """Return the lines of a module without comments, docstrings, imports and blank lines."""
-  lines = source.splitlines()
-  for token in tokenize.generate_tokens(io.StringIO(source).readline):
-    if token.type == tokenize.COMMENT:
-      row, column = token.start
-      lines[row - 1] = lines[row - 1][:column]
-  for node in ast.walk(ast.parse(source)):
-    body = getattr(node, "body", None)
-    first = body[0] if isinstance(body, list) and body else None
-    text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)  # a docstring
-    for left in [first] * text + [node] * isinstance(node, (ast.Import, ast.ImportFrom)):
-      lines[left.lineno - 1 : left.end_lineno] = [""] * (left.end_lineno - left.lineno + 1)
-  return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _digest(batches: Iterable[Mapping[str, Any]]) -> str:

@@ -147,7 +147,7 @@ def notes(board: Board) -> list[str]:
   suite, budget = board.suite, board.suite.whole
   shared = {side: [c.name for c in board.shared(side)] for side in SIDES}
   said = [
-    f"Suite {suite.name} ({suite.digest}), {board.track} track. "
+    f"Suite {suite.name}, {board.track} track. "
     f"{counted(budget.seeds, 'seed')}; {len(budget.rates)} learning rates"
     + (" times two values of the encoding's main option" if board.track == "tuned" else "")
     + f", at {counted(len(budget.trial_seeds), 'seed')} of their own, chosen by validation.",
@@ -173,6 +173,11 @@ def notes(board: Board) -> list[str]:
   for row in board.rows:
     if row.about["quick"]:
       said.append(f"{row.name} is provisional: fewer trials and seeds than all others.")
+    if row.other:
+      said.append(
+        f"{row.name} has no cell in {', '.join(row.other)}: the column has other options or other "
+        "examples now; the command of the row trains it again."
+      )
     if (made := len(row.about.get("entries", []))) > 1:
       said.append(f"{row.name} is entry {made} under this name: its code or options changed.")
   if board.anchor(ANCHORS[0]):

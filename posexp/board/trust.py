@@ -78,12 +78,12 @@ def calibrate(
     raise UserError(
       f"{near(file)} is damaged: remove it, and this machine is calibrated again"
     ) from error
-  key = storage.digest(suite.digest, machine())[:12]
   for name, encodings in suite.frozen.get("calibration", {}).items():
+    column = suite.columns[name]
+    key = storage.digest(column.digest, machine())[:12]
     for encoding, seeds in encodings.items():
       place = f"{key} {name} {encoding}"
       if place not in done:
-        column = suite.columns[name]
         for seed, want in seeds.items():
           _check_beginning(beginning_of(config_of(column, encoding, int(seed))), want, place, seed)
         base = next((r for r in published if (r.name, r.track) == (encoding, TRACKS[0])), None)

@@ -77,10 +77,9 @@ def checked(
   published: Path,
 ) -> Iterator[str]:
   """Yield what holds of an entry without training; raise UserError, which says what does not."""
-  if about["suite"] != suite.digest:
+  if about["suite"] != suite.name:
     raise UserError(_of_other_suite(about["suite"], suite))
-  suite.check_code()
-  yield f"suite     {suite.name} ({suite.digest})"
+  yield f"suite     {suite.name}"
   yield _check_code(about, files)
   _check_name(file, about, published)
   if strange := sorted({run.task for run in every} - {*suite.columns}):
@@ -88,6 +87,11 @@ def checked(
   for name, column in suite.columns.items():
     if runs := [run for run in every if run.task == name]:
       with _saying(name):
+        if (digest := about["columns"].get(name)) != column.digest:
+          raise UserError(
+            f"it was trained in {digest}, and the column of the suite is {column.digest}"
+          )
+        column.check_examples(config_of(column, "none", 0))
         _check_runs(about, column, runs)
         _check_trials(suite, about, column, [run for run in runs if run.trial])
         _check_choice(suite, about, runs)
@@ -113,11 +117,10 @@ def _named(run: Run) -> str:
 
 def _of_other_suite(found: str, suite: Suite) -> str:
   """Say of which suite an entry is that is of another one, and what to type for it."""
-  for file in sorted(FOLDER.glob("*.yaml")):
-    if Suite.read(file).digest == found:
-      way = "leave --suite out" if file.stem == "1" else f"type --suite {file.stem}"
-      return f"it is of suite {file.stem}, not {suite.name}; {way}"
-  return f"it is of suite {found}, not {suite.digest}, and posexp brings no such suite"
+  if not (FOLDER / f"{found}.yaml").exists():
+    return f"it is of the suite {found}, and posexp brings none of that name"
+  way = "leave --suite out" if found == "1" else f"type --suite {found}"
+  return f"it is of the suite {found}, not {suite.name}; {way}"
 
 
 def _check_code(about: Mapping[str, Any], files: Sequence[Path]) -> str:

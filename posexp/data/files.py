@@ -260,7 +260,8 @@ def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
     file = io.BytesIO(file.read())
   try:
     others = by_name((name, None) for name in parquet.read_schema(file).names)  # not read
-    for batch in reading.batches(path, file, wanted):
+    both = ["translation"] if wanted else []  # a column that may hold both sides of a pair
+    for batch in reading.batches(path, file, [*wanted, *both]):
       columns = [column.to_pylist() for column in batch.columns]
       for values in zip(*columns, strict=True):
         found = zip(batch.schema.names, values, strict=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hydra.core.override_parser.types import Override
 
@@ -17,7 +17,7 @@ from posexp.config.command_line import compose, typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.runs import BOOKKEEPING, FILES, Run, digest
-from posexp.runs.identity import settings
+from posexp.runs.identity import NEUTRAL, settings
 from posexp.runs.records import recorded
 
 MOVED = {*(f"task.{name}" for name in FILES), "model.vectors"}  # paths, which a digest replaces
@@ -41,6 +41,7 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
   except UserError as error:
     by = f"by {_trained_by(run)}: train it again with that one"
     raise UserError(f"{source} was trained with {error}, {by}") from error
+  options |= _as_then(run, options)
   replaced = {o.key_or_group for o in given}
   gone = replaced | ({run.encoding} if "encoding" in replaced else set())
   kept = [f"{key}={options[key]}" for key in options if not {key, key.partition(".")[0]} & gone]
@@ -52,6 +53,12 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
     said += _differences(run, [*kept, *(o.input_line for o in given if not o.is_sweep_override())])
   print(*(f"posexp: {each}" for each in said), sep="\n", file=sys.stderr)
   return read(words)
+
+
+def _as_then(run: Run, options: Mapping[str, str]) -> dict[str, str]:
+  """Return options that came after a run, with the values by which it is the same run."""
+  now = settings(resolve(compose([f"{key}={value}" for key, value in options.items()])))
+  return {key: show(NEUTRAL[key][0]) for key in now if key in NEUTRAL and key not in run.settings}
 
 
 def _trained_by(run: Run) -> str:
