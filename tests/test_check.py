@@ -136,7 +136,7 @@ def planted(tmp_path, monkeypatch):
 )
 def test_a_planted_mistake_is_found(name, finds, passes):
   plugins.load(["wrong.py"])
-  case = Case(all_encodings()[name](), causal=True, length=3, layers=1, heads=2)
+  case = Case(all_encodings()[name](), causal=True, length=3, layers=2, heads=2)
   assert next(finds(case), None) is not None
   assert list(passes(case)) == []
 
