@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib.util
 import os
 import re
 import shlex
@@ -64,6 +65,15 @@ def refused(error: OSError | UserError) -> UserError:
   if error.errno == errno.ENOENT and not where:
     where = "the current directory: "  # which is asked for by no name
   return UserError(f"{where}{_reason(error)}")
+
+
+def check_installed(what: str, extra: str, *modules: str) -> None:
+  """Raise UserError if a module that `what` needs is missing, and how to install it."""
+  for name in modules:
+    if importlib.util.find_spec(name) is None:
+      raise UserError(
+        f"{what} needs the package {name}: type python -m pip install 'posexp[{extra}]'"
+      )
 
 
 @contextlib.contextmanager

@@ -225,3 +225,9 @@ def test_a_perfect_translation_has_bleu_100_or_none_in_every_language():
       applies |= {(code, group)} if score else set()
   assert {("en", "numbers"), ("ko", "years"), ("th", "years"), ("ja", "years")} <= applies
   assert ("de", "years") not in applies
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch):
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  with pytest.raises(UserError, match=r"num2words: type .* install 'posexp\[numbers\]'"):
+    Numbers()

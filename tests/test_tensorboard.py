@@ -75,7 +75,7 @@ def test_tensorboard_tells_runs_apart_by_options_that_not_all_have(apart):
 
 def test_without_tensorboardx(monkeypatch):
   monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-  with pytest.raises(UserError, match="needs a package: pip install 'tensorboardX"):
+  with pytest.raises(UserError, match=r"tensorboardX: type .* 'posexp\[tensorboard\]'"):
     chosen({"tracker": {"tensorboard": {}}})
 
 

@@ -22,7 +22,7 @@ from posexp import storage
 from posexp.config import nearest
 from posexp.config.checks import Name, Whole, between
 from posexp.data.splits import draw, key
-from posexp.errors import UserError
+from posexp.errors import UserError, check_installed
 from posexp.tasks.translation import Splits, Translation, Vocabulary
 
 YEARS = range(1000, 2100)  # never drawn as numbers, so that no text has two translations
@@ -193,6 +193,7 @@ class Numbers(Translation):
     return self.examples - sum(min(len(v), round(share * self.examples)) for v, share in shares)
 
   def __post_init__(self):
+    check_installed("task=numbers", "numbers", "num2words", "babel")
     super().__post_init__()
     if self.years + self.dates > 1:
       raise ValueError(f"dates must be at most 1 - years={self.years}, not {self.dates}")

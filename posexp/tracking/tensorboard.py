@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import time
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from posexp import storage
-from posexp.errors import UserError, pasted
+from posexp.errors import check_installed, pasted
 from posexp.reading import is_number
 from posexp.runs import Run, RunWriter
 from posexp.runs.identity import settings
@@ -25,8 +24,7 @@ class TensorBoard(Tracker):
   """TensorBoard shows scalars, the config, the result and predictions."""
 
   def __post_init__(self):
-    if importlib.util.find_spec("tensorboardX") is None:
-      raise UserError("tracker=tensorboard needs a package: pip install 'tensorboardX>=2.6'")
+    check_installed("tracker=tensorboard", "tensorboard", "tensorboardX")
 
   def open(
     self, run: RunWriter | Run, config: Mapping[str, Any], facts: Mapping[str, Any]
