@@ -10,6 +10,7 @@ from pathlib import Path
 
 # Control characters, marks that turn the direction of writing, and halves of surrogate pairs.
 UNPRINTABLE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+LONG_WORD = re.compile(r"\S{300,}")  # longer than the folders and the options that one pastes
 AGAIN = "and the same command goes on"
 WAYS_OUT = {  # of what the operating system refuses
   errno.ENOSPC: f"make room there, {AGAIN}",
@@ -35,7 +36,7 @@ class UserError(Exception):
   """
 
   def __init__(self, message: str):
-    text = printable(message)
+    text = LONG_WORD.sub(lambda found: f"{found[0][:100]}…{found[0][-20:]}", printable(message))
     super().__init__(text if len(text) <= 2_000 else f"{text[:1_500]} … {text[-400:]}")
 
 

@@ -172,11 +172,12 @@ def converted(value: Any, hint: Any) -> Any:
   if origin in (typing.Union, types.UnionType):
     return _one_of_types(value, hint, inner)
   if origin is Literal:
-    value = value.strip() if isinstance(value, str) else value
-    if value not in inner:
+    spelled = {show(each): each for each in inner}
+    text = value.strip() if isinstance(value, str) else show(value)
+    if text not in spelled:
       typed = brief(value, repr if isinstance(value, str) else show)
-      raise ValueError(f"must be one of {', '.join(inner)}, not {typed}")
-    return value
+      raise ValueError(f"must be one of {', '.join(spelled)}, not {typed}")
+    return spelled[text]
   if origin in (list, tuple) and isinstance(value, list | tuple):
     of_each = inner[0] if inner else Any
     try:
