@@ -84,7 +84,16 @@ def writing(what: str, path: Path) -> Iterator[None]:
 def _reason(error: OSError) -> str:
   """Return what the operating system refuses, and the way out if one is known."""
   said = error.strerror or str(error) or type(error).__name__
+  name = error.filename2 or error.filename
+  if error.errno in (errno.ENOTDIR, errno.EEXIST) and isinstance(name, str | bytes):
+    said = no_folder(Path(os.fsdecode(name))) or said
   return "; ".join(filter(None, [said, WAYS_OUT.get(error.errno)]))
+
+
+def no_folder(path: Path) -> str:
+  """Return why there can be no folder at a path, if a file is in the way."""
+  file = next((each for each in (path, *path.parents) if each.exists()), path)
+  return "" if not file.exists() or file.is_dir() else f"{near(file)} is a file; name a folder"
 
 
 def counted(number: int, what: str) -> str:
