@@ -113,6 +113,7 @@ Positive = Annotated[float, above(0)]
 Base = Annotated[float, above(1)]
 Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
 Name = Annotated[str, FOLDER]
+Named = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 
 
 @functools.cache
@@ -167,7 +168,8 @@ def converted(value: Any, hint: Any) -> Any:
     found = converted(value, inner[0])
     for each in inner[1:]:
       if isinstance(each, Bound) and not each.holds(found):
-        raise ValueError(f"must be {each.words}, not {brief(value)}")
+        shown = brief(value)
+        raise ValueError(f"must be {each.words}, not {shown if shown.strip() else repr(shown)}")
     return found
   if origin in (typing.Union, types.UnionType):
     return _one_of_types(value, hint, inner)
