@@ -315,12 +315,17 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
     return found[0] if word or not given else f"{(same or given)[0]}.{found[0]}"
 
   told = OPTION.sub(option, message)
-  if any(f"{section}." in told for section in parts):
-    return told
   model, numbers = parts["model"], re.findall(r"\d+", message)
-  sizes = ((name, show(getattr(model, name))) for name in sorted(names["model"]))
-  found = ", ".join(f"model.{name}={value}" for name, value in sizes if value in numbers)
-  return f"model: {message}{f' ({found})' if found else ''}"
+  sizes = {name: show(getattr(model, name)) for name in sorted(names["model"])}
+  found = [name for name, value in sizes.items() if value in numbers]
+  named = any(f"{section}." in told for section in parts)
+  if "model." not in told and (not found or named):  # it may be the width of a head
+    of_head = str(getattr(model, "width_of_head", None)) in numbers
+    found = ["d_model", "num_heads"] * of_head
+  elif named:
+    return told
+  shown = ", ".join(f"model.{name}={sizes[name]}" for name in found)
+  return f"{'' if named else 'model: '}{told}{f' ({shown})' if shown else ''}"
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:
