@@ -86,7 +86,7 @@ MISTAKES = [
   ("-m hydra/launcher=other MINE workers=2", "workers=2 are processes of this machine: drop it"),
   ("hydra/sweeper=optuna", "hydra/sweeper=optuna: no such hydra/sweeper (known: basic)"),
   ("-m hydra.sweeper.n_trials=2", "hydra.sweeper.n_trials=2: there is no option hydra.sweep"),
-  ("-m seed=0,1 runs=mine/task/own.yaml", "runs mine/task/own.yaml cannot be written: File "),
+  ("-m seed=0,1 runs=mine/task/own.yaml", "runs mine/task/own.yaml cannot be written: mine/"),
   ("seeds=0", "seeds must be at least 1, not 0"),
   ("seeds=many", "seeds=many: must be an integer or null"),
   ("seeds=0,1,2", "seeds=0,1,2: seeds is how many there are, as seeds=3 for the seeds 0 to 2; "),
