@@ -10,7 +10,7 @@ from posexp import Attention, Layer, Size, Span, Stack, UserError, encoding
 from posexp.analysis.properties import compiled
 from posexp.encodings import make_encoding
 from posexp.models.backbones import refusal
-from posexp.models.seen import Kind, limited
+from posexp.models.seen import Kind, limited, since_start
 from posexp.training.matching import costs
 
 H, D, L = 2, 8, 9
@@ -108,6 +108,25 @@ def test_windows_and_chunks_count_tokens_as_hugging_face_does(window, chunk, con
   relation = encoding("none").relation(H, D, causal=True, rngs=None)
   found = relation.weights(jnp.asarray(q, jnp.float32), jnp.asarray(k, jnp.float32), span)
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_chunks_of_packed_documents_begin_with_them():
+  model, given = built(["none chunk=4", "rope"], layers=2), tokens(11)
+  documents = jnp.asarray([[0] * 3 + [1] * 8, [-1] * 5 + [0] * 6])  # and padding in front
+  recur = {"documents": documents, "positions": since_start(documents)}
+  found, _ = compiled(model, "recur", given, model.empty_memory(2, 0), **recur)
+  for row, begin, end in ((0, 0, 3), (0, 3, 11), (1, 5, 11)):
+    alone = compiled(model, "__call__", given[row : row + 1, begin:end])
+    np.testing.assert_allclose(found[row, begin:end], alone[0], atol=2e-5)
+
+
+def test_chunks_of_an_encoder_begin_after_padding_in_front():
+  model, given = built(["none chunk=4"], layers=1, causal=False), tokens(8)
+  mask = jnp.arange(8)[None] >= jnp.asarray([[3], [0]])
+  found = model(given, mask, padding_last=False)
+  for row, begin in ((0, 3), (1, 0)):
+    alone = compiled(model, "__call__", given[row : row + 1, begin:])
+    np.testing.assert_allclose(found[row, begin:], alone[0], atol=2e-5)
 
 
 def test_an_encoder_sees_half_of_a_window_to_each_side():

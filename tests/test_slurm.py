@@ -271,6 +271,7 @@ def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
 )
 def test_a_job_whose_time_is_up_is_queued_again(cluster, clock, monkeypatch, turns, refusal, why):
   monkeypatch.setenv("SLURM_RESTART_COUNT", turns)
+
   def scontrol(*words):
     if words[0] == "show":
       return ""
