@@ -8,7 +8,9 @@ from small import Rngs
 
 from posexp import Attention, Layer, Size, Span, Stack, UserError, encoding
 from posexp.analysis.properties import compiled
-from posexp.encodings import make_encoding
+from posexp.config import encodings_node
+from posexp.config.checks import show
+from posexp.encodings import ENCODINGS, make_encoding
 from posexp.models.backbones import refusal
 from posexp.models.seen import Kind, limited, since_start
 from posexp.training.matching import costs
@@ -61,6 +63,7 @@ def test_options_and_windows_of_each_part():
   [
     ({"pattern": ["rpo"]}, "has a part 'rpo': encoding=rpo: no such encoding; did you mean rpr"),
     ({"pattern": ["rope bas=3"]}, "there is no option rope.bas; did you mean rope.base"),
+    ({"pattern": ["dape version=3"]}, "dape.version must be one of 1, 2, not '3'"),
     ({"pattern": ["rope base"]}, "cannot be read at 'base'"),
     ({"pattern": ["rope name=3"]}, "there is no option rope.name"),
     ({"pattern": ["0 rope"]}, "has a part of 0 layers, which must be 1 to 64"),
@@ -77,6 +80,14 @@ def test_what_a_pattern_cannot_be(options, said):
     make_encoding({"encoding": "by_layer", "by_layer": options})
   assert str(error.value).startswith("by_layer.")
   assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted({*ENCODINGS} - {"by_layer"}))
+def test_every_option_of_every_encoding_can_be_typed_in_a_pattern(name):
+  given = {key: value for key, value in encodings_node()[name].items() if value not in (None, [])}
+  words = (f"{key}={show(value)}" for key, value in given.items())
+  (layer,) = encoding("by_layer", pattern=[f"{name} {' '.join(words)}"]).period
+  assert layer.encoding == encoding(name)
 
 
 def test_a_model_has_room_for_all_that_differs():
