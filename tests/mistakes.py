@@ -31,7 +31,6 @@ MISTAKES = [
   (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (31 are known: python -m posexp.train"),
   (f"experiment={LONG}", f"experiment={BRIEF}: no such experiment (42 are known: python -m posexp"),
   (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),
-  ("encoding=dape dape.version=3", "dape.version must be one of 1, 2, not 3\n"),
   ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
   ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),
   ("rpr.ke=3", "rpr.ke=3: there is no option rpr.ke; did you mean rpr.keys, with"),

@@ -84,13 +84,9 @@ def rows(
         yield f"line {table.line_num}", by_name(zip(header, fields, strict=True))
         fresh = False
       elif any(map(str.strip, fields)):
-        way_out = "quote a field that holds the separator"
-        stray = next((at for at, end in ends if end == "\r" and at >= begun - 1), None)
-        if stray and "\n" in (line[-1:], *(end for _, end in ends)):
-          way_out = f"a carriage return alone (\\r) ends line {stray}: take it out"
         raise UserError(
           f"{path}, line {table.line_num}: {len(fields)} fields where the header has "
-          f"{len(header) - numbered}; {way_out}"
+          f"{len(header) - numbered}; {_cause(ends, line, begun)}"
         )
       begun = table.line_num + 1
   except csv.Error as error:
@@ -109,6 +105,14 @@ def _noted(lines: Iterable[str], ends: deque[tuple[int, str]]) -> Iterator[str]:
   for number, line in enumerate(lines, start=1):
     ends.append((number, line[-1:]))
     yield line
+
+
+def _cause(ends: Iterable[tuple[int, str]], header: str, begun: int) -> str:
+  """Return why the row that begins on a line may have too few or too many fields."""
+  stray = next((at for at, end in ends if end == "\r" and at >= begun - 1), None)
+  if stray and "\n" in (header[-1:], *(end for _, end in ends)):
+    return f"a carriage return alone (\\r) ends line {stray}: take it out"
+  return "quote a field that holds the separator"
 
 
 def _separator(header: str, usual: str, wanted: Collection[str]) -> str:
