@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Control characters, marks that turn the direction of writing, and halves of surrogate pairs.
 UNPRINTABLE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+LONG_WORD = re.compile(r"\S{300,}")  # longer than the folders and the options that one pastes
 AGAIN = "and the same command goes on"
 WAYS_OUT = {  # of what the operating system refuses
   errno.ENOSPC: f"make room there, {AGAIN}",
@@ -36,7 +37,7 @@ class UserError(Exception):
   """
 
   def __init__(self, message: str):
-    text = printable(message)
+    text = LONG_WORD.sub(lambda found: f"{found[0][:100]}…{found[0][-20:]}", printable(message))
     super().__init__(text if len(text) <= 2_000 else f"{text[:1_500]} … {text[-400:]}")
 
 
@@ -93,7 +94,17 @@ def writing(what: str, path: Path) -> Iterator[None]:
 def _reason(error: OSError) -> str:
   """Return what the operating system refuses, and the way out if one is known."""
   said = error.strerror or str(error) or type(error).__name__
+  name = error.filename2 or error.filename
+  if error.errno in (errno.ENOTDIR, errno.EEXIST) and isinstance(name, str | bytes):
+    said = no_folder(Path(os.fsdecode(name))) or said
   return "; ".join(filter(None, [said, WAYS_OUT.get(error.errno)]))
+
+
+def no_folder(path: Path) -> str:
+  """Return why there can be no folder at a path, if a file is in the way."""
+  file = next((each for each in (path, *path.parents) if os.path.exists(each)), path)
+  in_the_way = os.path.exists(file) and not os.path.isdir(file)
+  return f"{near(file)} is a file; name a folder" if in_the_way else ""
 
 
 def counted(number: int, what: str) -> str:

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import re
+import sys
 import textwrap
 import unicodedata
 import warnings
@@ -24,7 +25,7 @@ from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from posexp.errors import writing
+from posexp.errors import UNPRINTABLE, printable, writing
 from posexp.status import doing
 
 # Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
@@ -59,7 +60,6 @@ warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # `fit_fonts` says i
 
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # another weight will do
 
-log = logging.getLogger("posexp")
 NOT_PLAIN = "(?i)bold|italic|oblique|color"  # in the name of a font's file
 
 
@@ -134,7 +134,11 @@ def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
 
 def fit_fonts(figure: Figure) -> set[str]:
   """Draw texts with installed fonts that have what the default font lacks; return what none has."""
-  texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+  every: list[Text] = figure.findobj(Text)
+  for text in every:  # of which an SVG allows no control character
+    if UNPRINTABLE.search(text.get_text()):
+      text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
+  texts = [text for text in every if not text.get_text().isascii()]
   families, missing = _fonts_for(frozenset("".join(text.get_text() for text in texts)))
   for text in texts if families else ():
     text.set_fontfamily([*text.get_fontfamily(), *families])
@@ -169,9 +173,12 @@ def _had(font: FT2Font, characters: Iterable[str]) -> set[str]:
 
 
 def _is_seen(character: str) -> bool:
-  """Return whether a character is drawn; a selector of variants changes the one before it."""
+  """Return whether a character is drawn; a selector of variants changes the one before it, as
+  marks of format do.
+  """
   selector = "\ufe00" <= character <= "\ufe0f"
-  return unicodedata.category(character)[0] not in "CZ" and not selector
+  hidden = character == "\n" or unicodedata.category(character) == "Cf"
+  return not (hidden or character.isspace() or selector)
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
@@ -184,9 +191,11 @@ def drawn(figure: Figure, kind: str) -> bytes:
 
 @functools.cache  # one warning, however many figures have these characters
 def _warn_of_boxes(characters: frozenset[str]) -> None:
-  log.warning(
-    f"no installed font has {' '.join(sorted(characters)[:8])}: PNG and PDF show boxes; install "
-    "one, such as Debian's packages fonts-noto-cjk, fonts-noto-core and fonts-symbola"
+  shown = [each if each.isprintable() else f"U+{ord(each):04X}" for each in sorted(characters)[:8]]
+  print(
+    f"note: no installed font has {' '.join(shown)}: PNG and PDF show boxes; install one, such as "
+    "Debian's packages fonts-noto-cjk, fonts-noto-core and fonts-symbola",
+    file=sys.stderr,
   )
 
 

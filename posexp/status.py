@@ -24,6 +24,14 @@ def terminal() -> bool:
   return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def begin(what: str) -> None:
+  """Show `what` as `doing` does, or print it where there is no terminal: a start can take long."""
+  doing(what)
+  if not terminal() and sys.stderr is not None:  # as in ... 2>&-
+    with contextlib.suppress(OSError):
+      print(f"posexp: {what} ...", file=sys.stderr, flush=True)
+
+
 def doing(what: str) -> None:
   """Show `what` as `show` does, with the seconds since then; "" shows nothing any more."""
   show(what)

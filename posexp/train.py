@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from posexp.errors import near
-from posexp.status import doing
+from posexp.status import begin, doing
 
 log = logging.getLogger("posexp")
 
@@ -17,7 +17,7 @@ log = logging.getLogger("posexp")
 def main() -> None:
   """Run the command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
-  doing("reading the options")
+  begin("reading the options")
   from posexp.config.arguments import flush_output
   from posexp.sweeps.launch import launch
 

@@ -1,5 +1,6 @@
 """Command lines with a mistake and how the answer begins; MINE stands for a folder of configs."""
 
+LONG, BRIEF = "x" * 5_000, f"{'x' * 100}…"  # as a value
 MISTAKES = [
   ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (31 are known: pyt"),
   (
@@ -16,6 +17,20 @@ MISTAKES = [
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
   ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
+  ("encoding=RPR", "encoding=RPR: no such encoding; did you mean rpr? (31 are known: python -m"),
+  ("task=MR", "task=MR: no such task; did you mean mr? (49 are known: python -m posexp.train"),
+  ("SEED=3", "SEED=3: there is no option SEED; did you mean seed?\n"),
+  ("encoding=rpr rpr.K=3", "rpr.K=3: there is no option rpr.K; did you mean rpr.k?\n"),
+  ("--CFG job", "--CFG: no such flag; did you mean --cfg?\n"),
+  ("wandb=off wandb.mode=offline", "wandb=off: wandb is a section, set its options one by one, as"),
+  ("wandb=off", "wandb=off: wandb is a section, set its options one by one\n"),
+  ("rpr=[1] encoding=rpr", "rpr=[1]: rpr is a section, set its options one by one\n"),
+  ("-m tune=5 rpr.k=2,4", "tune=5: tune is a section, set its options one by one\n"),
+  ("-m hydra/launcher=slurm hydra.launcher=5", "hydra.launcher=5: hydra.launcher is a section, "),
+  ("labels=5 labels.x=3", "labels=5: labels is a section, set its options one by one, as in label"),
+  (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (31 are known: python -m posexp.train"),
+  (f"experiment={LONG}", f"experiment={BRIEF}: no such experiment (42 are known: python -m posexp"),
+  (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),
   ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
   ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),
   ("rpr.ke=3", "rpr.ke=3: there is no option rpr.ke; did you mean rpr.keys, with"),
@@ -86,7 +101,7 @@ MISTAKES = [
   ("-m hydra/launcher=other MINE workers=2", "workers=2 are processes of this machine: drop it"),
   ("hydra/sweeper=optuna", "hydra/sweeper=optuna: no such hydra/sweeper (known: basic)"),
   ("-m hydra.sweeper.n_trials=2", "hydra.sweeper.n_trials=2: there is no option hydra.sweep"),
-  ("-m seed=0,1 runs=mine/task/own.yaml", "runs mine/task/own.yaml cannot be written: File "),
+  ("-m seed=0,1 runs=mine/task/own.yaml", "runs mine/task/own.yaml cannot be written: mine/"),
   ("seeds=0", "seeds must be at least 1, not 0"),
   ("seeds=many", "seeds=many: must be an integer or null"),
   ("seeds=0,1,2", "seeds=0,1,2: seeds is how many there are, as seeds=3 for the seeds 0 to 2; "),

@@ -8,9 +8,11 @@ from small import Rngs
 
 from posexp import Attention, Layer, Size, Span, Stack, UserError, encoding
 from posexp.analysis.properties import compiled
-from posexp.encodings import make_encoding
+from posexp.config import encodings_node
+from posexp.config.checks import show
+from posexp.encodings import ENCODINGS, make_encoding
 from posexp.models.backbones import refusal
-from posexp.models.seen import Kind, limited
+from posexp.models.seen import Kind, limited, since_start
 from posexp.training.matching import costs
 
 H, D, L = 2, 8, 9
@@ -61,6 +63,7 @@ def test_options_and_windows_of_each_part():
   [
     ({"pattern": ["rpo"]}, "has a part 'rpo': encoding=rpo: no such encoding; did you mean rpr"),
     ({"pattern": ["rope bas=3"]}, "there is no option rope.bas; did you mean rope.base"),
+    ({"pattern": ["dape version=3"]}, "dape.version must be one of 1, 2, not '3'"),
     ({"pattern": ["rope base"]}, "cannot be read at 'base'"),
     ({"pattern": ["rope name=3"]}, "there is no option rope.name"),
     ({"pattern": ["0 rope"]}, "has a part of 0 layers, which must be 1 to 64"),
@@ -77,6 +80,14 @@ def test_what_a_pattern_cannot_be(options, said):
     make_encoding({"encoding": "by_layer", "by_layer": options})
   assert str(error.value).startswith("by_layer.")
   assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted({*ENCODINGS} - {"by_layer"}))
+def test_every_option_of_every_encoding_can_be_typed_in_a_pattern(name):
+  given = {key: value for key, value in encodings_node()[name].items() if value not in (None, [])}
+  words = (f"{key}={show(value)}" for key, value in given.items())
+  (layer,) = encoding("by_layer", pattern=[f"{name} {' '.join(words)}"]).period
+  assert layer.encoding == encoding(name)
 
 
 def test_a_model_has_room_for_all_that_differs():
@@ -114,6 +125,25 @@ def test_windows_and_chunks_count_tokens_as_hugging_face_does(window, chunk, con
   relation = encoding("none").relation(H, D, causal=True, rngs=None)
   found = relation.weights(jnp.asarray(q, jnp.float32), jnp.asarray(k, jnp.float32), span)
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_chunks_of_packed_documents_begin_with_them():
+  model, given = built(["none chunk=4", "rope"], layers=2), tokens(11)
+  documents = jnp.asarray([[0] * 3 + [1] * 8, [-1] * 5 + [0] * 6])  # and padding in front
+  recur = {"documents": documents, "positions": since_start(documents)}
+  found, _ = compiled(model, "recur", given, model.empty_memory(2, 0), **recur)
+  for row, begin, end in ((0, 0, 3), (0, 3, 11), (1, 5, 11)):
+    alone = compiled(model, "__call__", given[row : row + 1, begin:end])
+    np.testing.assert_allclose(found[row, begin:end], alone[0], atol=2e-5)
+
+
+def test_chunks_of_an_encoder_begin_after_padding_in_front():
+  model, given = built(["none chunk=4"], layers=1, causal=False), tokens(8)
+  mask = jnp.arange(8)[None] >= jnp.asarray([[3], [0]])
+  found = model(given, mask, padding_last=False)
+  for row, begin in ((0, 3), (1, 0)):
+    alone = compiled(model, "__call__", given[row : row + 1, begin:])
+    np.testing.assert_allclose(found[row, begin:], alone[0], atol=2e-5)
 
 
 def test_an_encoder_sees_half_of_a_window_to_each_side():

@@ -10,8 +10,9 @@ from flax import nnx
 
 from posexp.encodings import RPR, Sinusoidal, TransformerXL
 from posexp.encodings.rngs import Rngs
-from posexp.models.language_model import LanguageModelSpec, since_start
+from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions
+from posexp.models.seen import since_start
 from posexp.models.size import Size
 
 B, T, V = 2, 6, 11

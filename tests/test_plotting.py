@@ -1,6 +1,7 @@
 """How figures look: the ticks of heat maps, and fonts for every script."""
 
 import os
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ def small_font(path, family, characters):
   build.save(path)
 
 
-@pytest.mark.parametrize("text", ["北京", "नम🦊"])
-def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, caplog, text):
+@pytest.mark.parametrize("text", ["北京", "नम🦊", "\ue000\U000323b0"])
+def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, capsys, text):
   plotting._fonts_for.cache_clear()
   plotting._warn_of_boxes.cache_clear()
   installed = []
@@ -53,8 +54,9 @@ def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypat
 
   boxes, *_ = drawn("without")
   drawn("again")
-  (said,) = caplog.messages
-  assert said.startswith(f"no installed font has {' '.join(sorted(text))}: PNG and PDF show boxes")
+  (said,) = capsys.readouterr().err.splitlines()
+  shown = " ".join(each if each.isprintable() else f"U+{ord(each):04X}" for each in sorted(text))
+  assert said.startswith(f"note: no installed font has {shown}: PNG and PDF show boxes")
   family = f"Squares{ord(text[0])}"
   small_font(tmp_path / "a.ttf", family, text)
   installed.append(str(tmp_path / "a.ttf"))
@@ -63,7 +65,13 @@ def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypat
   assert squares != boxes
   assert f"'{family}'" in svg.decode()
   assert family in pdf.decode("latin-1")
-  assert len(caplog.messages) == 1
+  assert not capsys.readouterr().err
+
+
+def test_a_control_character_breaks_no_drawing(tmp_path):
+  figure, _ = plotting.panels(1, 1, width=2, height=1, title="a\x01b\nc")
+  (file,) = plotting.save(figure, tmp_path, "map", kinds=("svg",))
+  assert "a�b" in "".join(ElementTree.parse(file).getroot().itertext())
 
 
 def test_a_command_draws_where_a_notebook_has_named_what_is_not_installed(monkeypatch):

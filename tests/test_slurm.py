@@ -25,6 +25,7 @@ class Cluster:
     self.past = {}
     self.accounts = {}  # the states that the accounting keeps
     self.refusals = {}  # by the names of commands
+    self.largest = 1001  # MaxArraySize
 
   def asked(self, name, *words, **given):
     if name in self.refusals:
@@ -50,6 +51,10 @@ class Cluster:
 
   def sacct(self, *words):
     return self.accounts.get(words[-1], "")
+
+  def scontrol(self, *words):
+    assert words == ("show", "config")
+    return f"MaxArrayTasks = 9\nMaxArraySize            = {self.largest}\nMaxJobCount = 10\n"
 
   def squeue(self, *words):
     known = self.past | self.live
@@ -144,16 +149,13 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
   cluster.past = {"7_0": ("PREEMPTED", "None")}
   status, out, err = command(*TWO)
   assert (status, len(cluster.submissions)) == (130, 1)
-  held = "job 2/2: Slurm does not start job 7_1 (JobHeldUser); see scontrol show job 7_1"
   assert out.splitlines()[1:] == [
     "job 1/2: seed=5",
-    held,
-    "job 1/2: Slurm has suspended job 7_0",
+    "waiting in Slurm's queue (JobHeldUser); `scontrol show job 7_1` says more",
+    "job 1/2: suspended by Slurm",
     "job 1/2: seed=5",
-    "job 2/2: Slurm has queued job 7_1 again",
-    "job 1/2: Slurm has queued job 7_0 again",
-    held,
-    "job 1/2: failed: Slurm's job 7_0 ended as PREEMPTED",
+    "job 1/2: queued again by Slurm",
+    "job 1/2: failed: Slurm ended it as PREEMPTED",
     "job 2/2: seed=6",
     "the jobs go on; the same command shows them again, `scancel 7` ends them",
   ]
@@ -164,10 +166,66 @@ def test_a_cancelled_job_of_which_slurm_keeps_no_record_has_ended(cluster, clock
   clock += [{}] * slurm.LOOKS
   cluster.accounts["7_1"] = "CANCELLED by 0\n"
   status, out, _ = command(*TWO)
-  gone = "failed: Slurm's job 7_0 is gone without a result; perhaps it was cancelled\n"
-  assert (status, out.count("is gone without a result")) == (1, 1)
+  gone = "failed: it is gone from Slurm without a result; perhaps it was cancelled\n"
+  assert (status, out.count("without a result")) == (1, 1)
   assert f"job 1/2: {gone}" in out
-  assert "job 2/2: failed: Slurm's job 7_1 ended as CANCELLED" in out
+  assert "job 2/2: failed: Slurm ended it as CANCELLED\n" in out
+  assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
+
+
+def test_jobs_that_wait_for_one_reason_are_one_line(cluster, clock):
+  cluster.held = True
+  why = "Nodes required for job are DOWN, DRAINED or reserved"
+  clock += [{f"7_{number}": ("PENDING", why) for number in range(6)}] * 2
+  _, out, _ = command(*SWEEP)
+  assert (out.count("DRAINED"), out.count("job 7_")) == (1, 1)
+
+
+@pytest.mark.parametrize("by", ["log", "steps"])
+def test_a_job_that_took_too_much_memory_says_so(cluster, clock, by):
+  cluster.held = True
+  clock += [{"7_1": ("PENDING", "None")}] * 2
+  cluster.past = {"7_0": ("FAILED", "NonZeroExitCode")}
+  if by == "steps":
+    cluster.accounts["7_0"] = "FAILED\nFAILED\nOUT_OF_MEMORY\n"
+  sbatch = cluster.sbatch
+
+  def submit(*flags, **given):
+    sbatch(*flags, **given)
+    (place,) = Path("runs/.sweep/jobs").glob("*/id")
+    text = "srun: error: n1: task 0: Out Of Memory\n" if by == "log" else "a line\n"
+    place.with_name("7_0.log").write_text(text)
+
+  cluster.sbatch = submit
+  _, out, _ = command(*TWO)
+  assert "job 1/2: failed: Slurm ended it as FAILED (Out Of Memory: give it more by hydra." in out
+
+
+def test_more_runs_than_an_array_holds_are_several_arrays(cluster):
+  cluster.largest = 3
+  status, out, _ = command(*SWEEP[:2], "encoding=none", "seed=5,6,7,8,9,10,11")
+  arrays = [flag for flags, _ in cluster.submissions for flag in flags if "--array" in flag]
+  assert arrays == ["--array=0-2%85", "--array=0-2%85", "--array=0-0%85"]
+  assert (status, out.count("submitted ")) == (0, 3)
+  assert "job 7/7: done, test accuracy 50.00" in out
+
+
+def test_arrays_that_slurm_took_before_it_refused_one_are_found_again(cluster, clock):
+  cluster.largest, cluster.held, submit = 1, True, cluster.sbatch
+
+  def second_is_refused(*flags, **given):
+    if cluster.submissions:
+      raise UserError("QOSMaxSubmitJobPerUserLimit")
+    submit(*flags, **given)
+
+  cluster.sbatch = second_is_refused
+  status, _, err = command(*TWO)
+  assert (status, len(cluster.submissions)) == (2, 1)
+  assert err == (
+    "posexp: error: Slurm takes no jobs: QOSMaxSubmitJobPerUserLimit; those before go on, and the "
+    "same command submits the others once there is room\n"
+  )
+  cluster.sbatch = submit
   assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
 
 
@@ -213,8 +271,15 @@ def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
 )
 def test_a_job_whose_time_is_up_is_queued_again(cluster, clock, monkeypatch, turns, refusal, why):
   monkeypatch.setenv("SLURM_RESTART_COUNT", turns)
-  cluster.scontrol = lambda *words: cluster.live.update({"7_0": ("PENDING", "BeginTime")})
-  cluster.refusals |= {"scontrol": refusal} if refusal else {}
+
+  def scontrol(*words):
+    if words[0] == "show":
+      return ""
+    if refusal:
+      raise UserError(refusal)
+    return cluster.live.update({"7_0": ("PENDING", "BeginTime")})
+
+  cluster.scontrol = scontrol
   status, out, _ = command(*TWO[:2], "seed=3", "rerun=true", "hydra.launcher.max_num_timeout=5")
   assert status == (1 if why else 130)
   assert re.search(f"failed: its time is up, and it is not queued again .*{why}", out) or not why

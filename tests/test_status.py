@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posexp import __main__
-from posexp.status import doing
+from posexp.status import begin, doing
 
 # What has been imported when the first character is written.
 FIRST = """
@@ -24,6 +24,11 @@ def first(text):
 sys.stderr.write = first
 runpy.run_module(sys.argv.pop(1), run_name="__main__")
 """
+
+
+def test_where_there_is_no_terminal_a_line_says_at_once_that_work_begins(capsys):
+  begin("reading the options")
+  assert capsys.readouterr() == ("", "posexp: reading the options ...\n")
 
 
 def in_terminal(code, *argv):

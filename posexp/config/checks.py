@@ -113,6 +113,7 @@ Positive = Annotated[float, above(0)]
 Base = Annotated[float, above(1)]
 Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
 Name = Annotated[str, FOLDER]
+Named = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 
 
 @functools.cache
@@ -167,16 +168,18 @@ def converted(value: Any, hint: Any) -> Any:
     found = converted(value, inner[0])
     for each in inner[1:]:
       if isinstance(each, Bound) and not each.holds(found):
-        raise ValueError(f"must be {each.words}, not {brief(value)}")
+        shown = brief(value)
+        raise ValueError(f"must be {each.words}, not {shown if shown.strip() else repr(shown)}")
     return found
   if origin in (typing.Union, types.UnionType):
     return _one_of_types(value, hint, inner)
   if origin is Literal:
-    value = value.strip() if isinstance(value, str) else value
-    if value not in inner:
+    spelled = {show(each): each for each in inner}
+    text = value.strip() if isinstance(value, str) else show(value)
+    if text not in spelled:
       typed = brief(value, repr if isinstance(value, str) else show)
-      raise ValueError(f"must be one of {', '.join(inner)}, not {typed}")
-    return value
+      raise ValueError(f"must be one of {', '.join(spelled)}, not {typed}")
+    return spelled[text]
   if origin in (list, tuple) and isinstance(value, list | tuple):
     of_each = inner[0] if inner else Any
     try:
@@ -312,12 +315,17 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
     return found[0] if word or not given else f"{(same or given)[0]}.{found[0]}"
 
   told = OPTION.sub(option, message)
-  if any(f"{section}." in told for section in parts):
-    return told
   model, numbers = parts["model"], re.findall(r"\d+", message)
-  sizes = ((name, show(getattr(model, name))) for name in sorted(names["model"]))
-  found = ", ".join(f"model.{name}={value}" for name, value in sizes if value in numbers)
-  return f"model: {message}{f' ({found})' if found else ''}"
+  sizes = {name: show(getattr(model, name)) for name in sorted(names["model"])}
+  found = [name for name, value in sizes.items() if value in numbers]
+  named = any(f"{section}." in told for section in parts)
+  if "model." not in told and (not found or named):  # it may be the width of a head
+    of_head = str(getattr(model, "width_of_head", None)) in numbers
+    found = ["d_model", "num_heads"] * of_head
+  elif named:
+    return told
+  shown = ", ".join(f"model.{name}={sizes[name]}" for name in found)
+  return f"{'' if named else 'model: '}{told}{f' ({shown})' if shown else ''}"
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:

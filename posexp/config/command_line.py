@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 import sys
 import warnings
@@ -30,10 +29,10 @@ from omegaconf.errors import (
 from posexp import config
 from posexp.config import heeded, plugins, sources
 from posexp.config.arguments import Parser, load_plugins
-from posexp.config.checks import brief, quoted, show, typed
+from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
 from posexp.config.overrides import read
-from posexp.config.schema import flat, suggestion
+from posexp.config.schema import flat, nearest, not_a_value, suggestion
 from posexp.errors import UserError
 
 ABOUT = """\
@@ -53,6 +52,7 @@ USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE .
 
 TUNE = "tune"  # the section of options of tuned sweeps
 ADDITIONAL = "hydra.launcher.additional_parameters"
+NULLABLE = "labels", ADDITIONAL, "hydra.sweeper.params", "hydra.sweeper.sampler"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -98,8 +98,8 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   args.sections = words if parser is None and args.help else []
   flags = [flag for action in used._actions for flag in action.option_strings]
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
-    if close := difflib.get_close_matches(word.partition("=")[0], flags, 1, cutoff=0.8):
-      raise UserError(f"{brief(word)}: no such flag; did you mean {close[0]}?")
+    if close := nearest(word.partition("=")[0], flags, cutoff=0.8):
+      raise UserError(f"{brief(word)}: no such flag; did you mean {close}?")
     what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
     groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))}
@@ -166,8 +166,9 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 
   Raises what Hydra raises, and UserError if a choice is no name.
   """
-  groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
-  given = read(overrides)
+  groups, given = _groups(), read(overrides)
+  _check_short(given)
+  _check_no_values(given)
   # What is in this mapping are options of sbatch, which no config lists.
   added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
   pairs = zip(given, added, strict=True)
@@ -181,12 +182,54 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   except ValueError as error:  # what Hydra raises for a choice of null
     null = [o.input_line for o in given if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
+  for key in _sections() - {*NULLABLE}:
+    if (node := OmegaConf.select(cfg, key, default=cfg)) is not cfg and not OmegaConf.is_dict(node):
+      raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
   heeded.check_composed(cfg.hydra, [o.key_or_group for o in given])
   for o in given:
     chosen = o.key_or_group in groups or o.is_hydra_override()
     if not (chosen or o.is_delete() or o.is_sweep_override()):
       OmegaConf.update(cfg, o.key_or_group, o.value())  # in the spelling that Hydra has lost
   return cfg
+
+
+def _groups() -> set[str]:
+  """Return the groups of configs of which one is chosen."""
+  return {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
+
+
+def _names(group: str) -> list[str]:
+  """Return the names in a group, without those in folders of the user's own."""
+  own = sorted((config.CONFIGS / group).glob("*.yaml"))
+  return [*(file.stem for file in own), *(plugins.found(group) if group in plugins.GROUPS else ())]
+
+
+def _check_short(given: Sequence[Override]) -> None:
+  """Raise UserError for a name that is longer than that of a file, which Hydra looks for."""
+  for o in given:
+    if len(o.key_or_group.encode()) > NAME:
+      raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
+    group = o.key_or_group in _groups() or "/" in o.key_or_group
+    if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
+      raise config.unknown_name(o.key_or_group, o.value(), _names(o.key_or_group))
+
+
+def _sections() -> set[str]:
+  """Return the keys under which there are options."""
+  trackers = {file.stem for file in (config.CONFIGS / "tracker").glob("*.yaml")}
+  own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
+  return {*SECTIONS, *own, *NULLABLE, *trackers, *map(str, config.encodings_node())}
+
+
+def _check_no_values(given: Sequence[Override]) -> None:
+  """Raise UserError for a section that is given a value, perhaps beside its options."""
+  for o in given:
+    key = o.key_or_group
+    if key in _sections() - _groups() and not o.is_delete() and not isinstance(o.value(), dict):
+      inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
+      if inside or o.value() is not None:
+        way_out = f", as in {brief(inside[0])}" if inside else ""
+        raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 
 def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
@@ -298,8 +341,7 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
       return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
-    known = [file.stem for file in sorted((config.CONFIGS / group).glob("*.yaml"))]
-    return config.unknown_name(group, name, error.options or [*known, *plugins.found(group)])
+    return config.unknown_name(group, name, error.options or _names(group))
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
   if isinstance(error, InterpolationResolutionError):
@@ -309,7 +351,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     value = next((o.value() for o in overrides if o.key_or_group == match[1]), "")
     others = [o for o in overrides if o.key_or_group != match[1]]
     return config.unknown_option(match[1], value, *_known_options(others))
-  lines = [line for e in (error, error.__cause__) if e for line in str(e).splitlines()[:1]]
+  told = (str(e).splitlines() for e in (error, error.__cause__) if e)
+  lines = [" ".join(each[: 1 + each[0].endswith(":")]) for each in told if each]
   return UserError(": ".join(line for line in lines if line))
 
 

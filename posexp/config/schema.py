@@ -26,7 +26,7 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   """
   section = {} if section is None else section
   if not isinstance(section, Mapping):
-    raise UserError(f"{where}={brief(section)}: {where} is a section, set its options one by one")
+    raise UserError(f"{where}={brief(section)}: {not_a_value(where)}")
   hints, values = annotations(cls), {}
   keys = {name: f"{where}.{name}" if where else name for name in hints}
   for name, value in section.items():
@@ -52,6 +52,11 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
     if option in keys:
       raise UserError(f"{keys[option]}{equals}{value} {rest}") from error
     raise UserError(f"{where}: {error}") from error
+
+
+def not_a_value(section: str) -> str:
+  """Return what is wrong with a value that is given to a section of options."""
+  return f"{section} is a section, set its options one by one"
 
 
 def defaults(cls: type) -> dict[str, Any]:
@@ -94,10 +99,11 @@ def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
 
   Of many names it has the nearest few, and where all of them stand.
   """
-  typed, known = str(name), f" (known: {', '.join(names)})"
-  close = difflib.get_close_matches(typed, names, 1, cutoff=0.8)
-  close = close or sorted((each for each in names if len(typed) > 2 and typed in each), key=len)[:3]
-  close = close or difflib.get_close_matches(typed, names, 1)
+  typed, known = str(name)[:LISTED].lower(), f" (known: {', '.join(names)})" if names else ""
+  near = nearest(typed, names, cutoff=0.8)
+  parts = (each for each in names if len(typed) > 2 and typed in each.lower())
+  close = [near] if near else sorted(parts, key=len)[:3]
+  close = close or [each for each in [nearest(typed, names)] if each]
   hint = f"; did you mean {' or '.join(close)}?" if close else ""
   if len(known) > LISTED:
     known = f" ({len(names)} are known: python -m posexp.train --help {group.partition('.')[0]})"
@@ -124,6 +130,7 @@ def closest(
   initials (lr: train.learning_rate), then those with words that begin so (layers:
   model.num_layers), then the one that is spelled most alike.
   """
+  name = name.lower()
   words = name.split("_")
 
   def fits(end: str) -> tuple[bool, bool]:
@@ -132,20 +139,22 @@ def closest(
     return initials, len(name) > 2 and all(any(o.startswith(w) for o in own) for w in words)
 
   def ending(ends: Callable[[str], bool], some: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(each for each in some if ends(each.rpartition(".")[2])))
+    return list(dict.fromkeys(each for each in some if ends(each.rpartition(".")[2].lower())))
 
   found = ending(name.__eq__, options) or ending(name.__eq__, others)
   for rank, some in itertools.product((0, 1), (siblings, options)):
     found = found or ending(lambda end, rank=rank: fits(end)[rank], some)
   for some in (siblings, options):
     alike = nearest(name, (each.rpartition(".")[2] for each in some))
-    found = found or ending(lambda end, alike=alike: end == alike, some)
+    found = found or (ending(alike.lower().__eq__, some) if alike else [])
   return found
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-  """Return the one of `names` that was probably meant, if any."""
-  return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+  """Return the one of `names` that was probably meant, if any, be it in other capitals."""
+  lower = {each.lower(): each for each in names}
+  found = difflib.get_close_matches(name[:LISTED].lower(), lower, 1, cutoff)
+  return lower[found[0]] if found else None
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

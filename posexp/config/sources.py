@@ -26,7 +26,7 @@ from posexp.config.checks import show
 from posexp.config.heeded import check_heeded
 from posexp.config.own_files import mapping
 from posexp.config.plugins import CONFIGS, folders
-from posexp.config.schema import flat
+from posexp.config.schema import flat, not_a_value
 from posexp.errors import UserError, near
 
 
@@ -75,6 +75,8 @@ class FileConfigSource(file_config_source.FileConfigSource):
     if spelled:
       native, found.config = found.config, OmegaConf.create(spelled)
       if "hydra" in native:
+        if not OmegaConf.is_dict(native.hydra):
+          raise UserError(f"{near(file)}: {not_a_value('hydra')}")
         params = OmegaConf.select(found.config, "hydra.sweeper.params")
         found.config.hydra = native.hydra
         if params:

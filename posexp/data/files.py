@@ -233,14 +233,18 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
       continue
     if reading.count(line) > VALUES:
       raise UserError(f"{path}, line {number}: more than {VALUES:,} values; part it")
+    way_out = "each line must be one, as DataFrame.to_json writes them with lines=True"
     try:
       record = json.loads(line, object_pairs_hook=by_name)
+    except json.JSONDecodeError as error:
+      record = None
+      if "control character" in error.msg:
+        way_out = f"write {line[error.pos]!r} in a text as JSON does, by a backslash"
     except ValueError:
       record = None
     except RecursionError:
       raise UserError(f"{path}, line {number}: nested too deeply to be read") from None
     if not isinstance(record, dict):
-      way_out = "each line must be one, as DataFrame.to_json writes them with lines=True"
       raise UserError(f"{path}, line {number}: not a JSON object; {way_out}")
     yield f"line {number}", record
 

@@ -10,7 +10,7 @@ import codecs
 import csv
 import itertools
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
@@ -65,7 +65,8 @@ def rows(
   quoting = csv.QUOTE_MINIMAL if quotes or found != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)
-  table = csv.reader(parts, strict=True, delimiter=found, quoting=quoting)
+  ends: deque[tuple[int, str]] = deque(maxlen=3)  # of the last lines, with their numbers
+  table = csv.reader(_noted(parts, ends), strict=True, delimiter=found, quoting=quoting)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
     header = next(filter(None, table), [])
@@ -85,7 +86,7 @@ def rows(
       elif any(map(str.strip, fields)):
         raise UserError(
           f"{path}, line {table.line_num}: {len(fields)} fields where the header has "
-          f"{len(header) - numbered}; quote a field that holds the separator"
+          f"{len(header) - numbered}; {_cause(ends, line, begun)}"
         )
       begun = table.line_num + 1
   except csv.Error as error:
@@ -97,6 +98,21 @@ def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
   """Yield lines, which a carriage return alone ends too, with quotation marks that are doubled."""
   parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
   return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
+
+
+def _noted(lines: Iterable[str], ends: deque[tuple[int, str]]) -> Iterator[str]:
+  """Yield lines, and add to `ends` the number and the last character of each."""
+  for number, line in enumerate(lines, start=1):
+    ends.append((number, line[-1:]))
+    yield line
+
+
+def _cause(ends: Iterable[tuple[int, str]], header: str, begun: int) -> str:
+  """Return why the row that begins on a line may have too few or too many fields."""
+  stray = next((at for at, end in ends if end == "\r" and at >= begun - 1), None)
+  if stray and "\n" in (header[-1:], *(end for _, end in ends)):
+    return f"a carriage return alone (\\r) ends line {stray}: take it out"
+  return "quote a field that holds the separator"
 
 
 def _separator(header: str, usual: str, wanted: Collection[str]) -> str:

@@ -201,7 +201,8 @@ class Layer(NamedTuple):
   encoding: Encoding
   # A token sees the last so many tokens, itself included; in an encoder, window // 2 to each side.
   window: int | None = None
-  chunk: int | None = None  # it sees the tokens of its own chunk of so many
+  # It sees the tokens of its own chunk of so many, of which the first begins with its document.
+  chunk: int | None = None
 
 
 class Columns(NamedTuple):

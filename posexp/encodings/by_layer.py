@@ -71,9 +71,9 @@ class ByLayer(Encoding):
   Layer l of a Transformer is number l mod P of the pattern's P. A part of it is how many layers, an
   encoding with its options, and how far a token sees there: with window=W the last W tokens, itself
   included, as Hugging Face counts (an encoder: W // 2 to each side); with chunk=C its own chunk of
-  C tokens. A pattern may also be the name of a family of released models. `from_last` counts
-  backward from the last layer, which is then the last of the pattern. `window` stands for all
-  windows and chunks that a pattern has, so that a small model has them, too.
+  C tokens, from its document's first. A pattern may also be the name of a family of released
+  models. `from_last` counts backward from the last layer, which is then the last of the pattern.
+  `window` stands for all windows and chunks of a pattern, so that a small model has them, too.
   """
 
   alternative = ("from_last", True)

@@ -17,7 +17,7 @@ from posexp.models import cross_entropy
 from posexp.models.cache import Memory
 from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.seen import filled_up
+from posexp.models.seen import filled_up, since_start
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
@@ -142,10 +142,3 @@ class LanguageModel(Writer):
     nll, right = cross_entropy.scores(self.reader.logits(hidden), batch["labels"])
     mask = batch["mask"]
     return {"nll": nll * mask, "right": right & mask}, carry
-
-
-def since_start(documents: Array) -> Array:
-  """Count the tokens before each one in its document, for documents int [B,T]."""
-  place = jnp.arange(documents.shape[1])
-  starts = jnp.diff(documents, axis=1, prepend=-1) != 0
-  return place - jax.lax.cummax(jnp.where(starts, place, 0), axis=1)

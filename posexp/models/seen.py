@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -43,14 +44,21 @@ class Kind(NamedTuple):
   chunk: int | None
 
 
-def limited(span: Span, kind: Kind, query: Array, key: Array, causal: bool) -> Span:
+def limited(
+  span: Span, kind: Kind, query: Array, key: Array, causal: bool, within: Array | None = None
+) -> Span:
   """Limit a span to the window and the chunk of some layers.
 
-  Tokens are counted by their places, int [Q] and [K], which are consecutive.
+  Tokens are counted by their places, int [Q] and [K], which are consecutive. Chunks begin with a
+  document: `within` int [B,K] are the places of keys in theirs, of which queries are the last, if
+  it does not begin at place 0.
   """
   mask, window, last = span.mask, kind.window, None
-  if kind.chunk is not None:
+  if kind.chunk is not None and within is None:
     mask = mask & (key // kind.chunk == query[:, None] // kind.chunk)
+  elif kind.chunk is not None:
+    chunk = within // kind.chunk
+    mask = mask & (chunk[:, None] == chunk[:, -len(query) :, None])
   if window is not None and span.causal and span.consecutive:
     last = window
   elif window is not None:
@@ -61,6 +69,13 @@ def limited(span: Span, kind: Kind, query: Array, key: Array, causal: bool) -> S
     mask = mask | (span.mask & ~span.mask.swapaxes(1, 2))  # of padding, which must see a key, too
   plain = mask is span.mask and last is None
   return span.replace(mask=mask, last=last, padding_last=span.padding_last and plain)
+
+
+def since_start(documents: Array) -> Array:
+  """Count the tokens before each one in its document, for documents int [B,T]."""
+  place = jnp.arange(documents.shape[1])
+  starts = jnp.diff(documents, axis=1, prepend=-1) != 0
+  return place - jax.lax.cummax(jnp.where(starts, place, 0), axis=1)
 
 
 def filled_up(hidden: Array, mask: Array) -> Array:

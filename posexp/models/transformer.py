@@ -27,7 +27,7 @@ from posexp.models import attention
 from posexp.models.block import Block, drop
 from posexp.models.cache import Cache, Memory
 from posexp.models.parts import norm_of
-from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
+from posexp.models.seen import Kind, filled_up, limited, of_layer, since_start, visible
 from posexp.models.size import Size, checked
 
 
@@ -118,13 +118,16 @@ class Stack(nnx.Module):
     if positions is None:
       self.check(length)
     real = jnp.ones((1, length), bool) if mask is None else mask
-    padding_last = padding_last and self.size.window is None
-    known = {"max_position": self.max_position, "padding_last": padding_last}
+    known = {
+      "max_position": self.max_position,
+      "padding_last": padding_last and self.size.window is None,
+    }
     whole = Span.within(positions, visible(real, self.size), self.causal, **known)
     x = self.read(tokens, whole.query, rngs, mask, types)
     places = jnp.arange(length)
+    within = None if padding_last or mask is None else places - real.argmax(1, keepdims=True)
     spans = self.spans(
-      lambda kind: limited(whole, kind, places, places, self.causal),
+      lambda kind: limited(whole, kind, places, places, self.causal, within),
       whole_only=term_scale is not None,
     )
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
@@ -234,8 +237,9 @@ class Stack(nnx.Module):
       padding_last=past == 0 and documents is None,
     )
     places = jnp.arange(past + length)
+    within = None if documents is None else since_start(held)
     spans = self.spans(
-      lambda kind: limited(span, kind, places[past:], places, causal=True),
+      lambda kind: limited(span, kind, places[past:], places, True, within),
       whole_only=term_scale is not None,
     )
     layers = []

@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from posexp.data import files
@@ -63,6 +64,8 @@ class Tree:
 def paths(given: str | Sequence[str]) -> list[str]:
   """Return files by their names or globs, those of a glob in order.
 
+  In a glob, a folder that there is by its very name is that one, be there brackets in it.
+
   Raises:
     UserError: a glob matches no file.
   """
@@ -71,10 +74,15 @@ def paths(given: str | Sequence[str]) -> list[str]:
     if os.path.exists(os.path.expanduser(name)) or not glob.has_magic(name):
       found.append(name)
       continue
-    fit = sorted(glob.glob(os.path.expanduser(name), recursive=True))
-    if not fit:
+    pattern = Path(name).expanduser()
+    folder = next(each for each in pattern.parents if each.is_dir())
+    rest = str(pattern.relative_to(folder))
+    for each in (rest, rest.replace("[", "[[]")):
+      if fit := sorted(glob.glob(each, root_dir=folder, recursive=True)):
+        break
+    else:
       raise UserError(f"{name}: no file has a name like that (looked in {os.getcwd()})")
-    found += fit
+    found += [str(folder / each) for each in fit]
   return found
 
 

@@ -13,8 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import command_line, options, resolve
 from posexp.config.arguments import flush_output, say, status_of
+from posexp.config.checks import typed
 from posexp.config.help import help_text
-from posexp.errors import UserError, writing
+from posexp.errors import UserError, no_folder, writing
 from posexp.released import PREFIX
 from posexp.sweeps import handover, slurm
 from posexp.sweeps.again import again
@@ -78,6 +79,8 @@ def _launch(train: Train) -> int:
     elif not searched:
       command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
+      if why := no_folder(Path(config["runs"])):
+        raise UserError(f"{typed('runs', config['runs'])}: {why}")
     if searched or (found and live):  # a sweeper or other processes write files
       _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)
     lost = _log_as(cfg)

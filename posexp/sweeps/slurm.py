@@ -11,8 +11,10 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 import pickle
+import re
 import secrets
 import shlex
 import shutil
@@ -20,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ WAITS = "PENDING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPEC
 QUEUED = "None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit"  # why a job may wait
 FAILS = "CANCELLED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "DEADLINE"
 ENDS = *FAILS, "BOOT_FAIL", "REVOKED", "COMPLETED", ""
+KILLED = re.compile(rb"Out Of Memory|oom[-_]kill")  # Slurm's words in what a job says
+SUSPENDED, AGAIN = "suspended by Slurm", "queued again by Slurm"  # why runs wait
+TAIL = 10_000  # bytes of that which are searched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +103,11 @@ def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Repor
   """
   jobs = _submitted(members, cfg)
   gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
-  warned = ""
+  warned, told = "", set[str]()
   try:
     while jobs:
       try:
-        yield from _news(jobs, gone)
+        yield from _news(jobs, gone, told)
         warned = ""
       except UserError as error:
         if warned != (warned := str(error)):
@@ -116,8 +121,10 @@ def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Repor
       log.info("the jobs go on; the same command shows them again, `scancel %s` ends them", arrays)
 
 
-def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
+def _news(jobs: dict[Member, Job], gone: dict[Member, int], told: set[str]) -> Iterator[Report]:
   """Yield what has changed of the runs, and drop the jobs that have ended.
+
+  Why Slurm lets jobs wait is said once for all of them; `told` has what has been said.
 
   Raises:
     UserError: Slurm does not answer.
@@ -127,9 +134,15 @@ def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
     state, why = states[job]
     gone[member] = gone[member] + 1 if state in ENDS else 0
     if state not in ENDS:
-      news = _waits_or_runs(member, job.id, state, why)
-      if news != (member.state, member.reason):
-        yield member, *news
+      news = _waits_or_runs(member, state, why)
+      if news[0] == RUNNING or news[1] in (SUSPENDED, AGAIN):
+        if news != (member.state, member.reason):
+          yield member, *news
+        continue
+      member.reason = news[1]
+      if member.reason and why not in told:
+        log.info("waiting in Slurm's queue (%s); `scontrol show job %s` says more", why, job.id)
+        told.add(why)
     elif (result := job.result) or state in FAILS or gone[member] >= LOOKS:
       del jobs[member]
       yield member, *(result or _ended(member, job, state))
@@ -158,16 +171,17 @@ def _states(jobs: Collection[Job]) -> dict[Job, tuple[str, str]]:
   return states | dict.fromkeys(over, ("COMPLETED", ""))
 
 
-def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[str, str]:
+def _waits_or_runs(member: Member, state: str, why: str) -> tuple[str, str]:
   """Return the state of a run whose job has not ended, and the reason if it waits for one."""
   if state not in WAITS:
     return RUNNING, ""
   if state == "SUSPENDED":
-    return WAITING, f"Slurm has suspended job {number}"
+    return WAITING, SUSPENDED
+  if member.state != WAITING or member.reason == SUSPENDED:
+    return WAITING, AGAIN
   if why not in QUEUED:
-    return WAITING, f"Slurm does not start job {number} ({why}); see scontrol show job {number}"
-  new = (member.state, member.reason) == (WAITING, "")
-  return WAITING, "" if new else f"Slurm has queued job {number} again"
+    return WAITING, f"in Slurm's queue ({why})"
+  return WAITING, AGAIN if member.reason == AGAIN else ""
 
 
 def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
@@ -176,14 +190,30 @@ def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
     return DONE, ""
   with contextlib.suppress(UserError):  # there may be no accounting
     end = end or _asked("sacct", "-nXPo", "State", "-j", job.id).partition(" ")[0].strip()
-  how = f"ended as {end}" if end in FAILS else "is gone without a result; perhaps it was cancelled"
+  how = f"Slurm ended it as {end}" if end in FAILS else "it is gone from Slurm without a result"
+  how += "" if end in FAILS else "; perhaps it was cancelled"
   file = job.place / f"{job.id}.log"
+  if end == "OUT_OF_MEMORY" or _was_killed(job, file):
+    how += " (Out Of Memory: give it more by hydra.launcher.mem_gb)"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
-  return FAILED, f"Slurm's job {job.id} {how}{said}"
+  return FAILED, f"{how}{said}"
+
+
+def _was_killed(job: Job, file: Path) -> bool:
+  """Return whether a job took more memory than it has: of its steps, of which one may have failed
+  so, Slurm speaks in what the job says and in the accounting.
+  """
+  with contextlib.suppress(OSError), file.open("rb") as said:
+    said.seek(max(file.stat().st_size - TAIL, 0))
+    if KILLED.search(said.read(TAIL)):
+      return True
+  with contextlib.suppress(UserError):
+    return "OUT_OF_MEMORY" in _asked("sacct", "-nPo", "State", "-j", job.id)
+  return False
 
 
 def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
-  """Return the jobs of the runs: those that Slurm has already, and one array of all others.
+  """Return the jobs of the runs: those that Slurm has already, and arrays of all others.
 
   Raises:
     UserError: Slurm does not answer, or takes no jobs.
@@ -198,21 +228,40 @@ def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
     jobs = {member: known[run] for member, run in runs.items() if run in known}
     states = _states(jobs.values())
     jobs = {member: job for member, job in jobs.items() if states[job][0] not in ENDS}
-    if left := [member for member in members if member not in jobs]:
+    left, launcher = [member for member in members if member not in jobs], options(cfg)
+    turns, arrays = launcher.pop("max_num_timeout"), _arrays(left)
+    launcher["array_parallelism"] = max(launcher["array_parallelism"] // max(len(arrays), 1), 1)
+    for array in arrays:
       place = folder / secrets.token_hex(4)
-      jobs |= {member: Job(place, number) for number, member in enumerate(left)}
       # Before there are jobs: a kill leaves none unknown.
-      storage.write(place / "runs", json.dumps([runs[member] for member in left]))
-      launcher = options(cfg)
-      work = left, Context.of(cfg), launcher.pop("max_num_timeout")
-      (place / "work").write_bytes(pickle.dumps(work))
-      _submit(len(left), place, launcher)
+      storage.write(place / "runs", json.dumps([runs[member] for member in array]))
+      (place / "work").write_bytes(pickle.dumps((array, Context.of(cfg), turns)))
+      try:
+        _submit(len(array), place, launcher)
+      except UserError as error:
+        if array is arrays[0]:
+          raise
+        rest = "those before go on, and the same command submits the others once there is room"
+        raise UserError(f"{error}; {rest}") from error
+      jobs |= {member: Job(place, number) for number, member in enumerate(array)}
   return jobs
 
 
-def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
+def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
+  """Part runs into arrays, which are about equal and no larger than the cluster takes them."""
+  said = ""
+  with contextlib.suppress(UserError):  # `sbatch` says what is wrong
+    said = _asked("scontrol", "show", "config") if members else ""
+  found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+  count = math.ceil(len(members) / max(int(found[1]) if found else len(members), 1))
+  size = math.ceil(len(members) / max(count, 1))
+  return [members[begin : begin + size] for begin in range(0, len(members), max(size, 1))]
+
+
+def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
   """Submit an array of so many jobs, whose folder is `place`; sbatch writes its id there itself."""
-  take = launcher.pop
+  rest = dict(launcher)
+  take = rest.pop
   setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")
   flags = {
     "job_name": take("name"),
@@ -227,7 +276,7 @@ def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
   }
   typed = [
     f"--{name.replace('_', '-')}" + f"={value}" * (value is not True)
-    for name, value in (flags | launcher | own).items()
+    for name, value in (flags | rest | own).items()
     if value is not None and value is not False
   ]
   cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"  # which srun does not heed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
+from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer, writing
 from posexp.data.examples import Batch
 from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
@@ -67,8 +67,8 @@ class Translation(Task):
   adjustable = ("beam", "length_penalty", "bleu_pairs")
 
   name: Name = "translation"
-  source: str = "en"
-  target: str = "de"
+  source: Named = "en"
+  target: Named = "de"
   vocab_size: Vocabulary = 8_000
   tokenizer: Literal["bpe", "char"] = "bpe"
   joint: bool = True

@@ -76,6 +76,15 @@ def test_trees_of_several_lines_files_and_globs(tmp_path):
     trees.paths(str(tmp_path / "*.tree"))
 
 
+@pytest.mark.parametrize("pattern", ["wsj [mini]/*.mrg", "wsj */[01].mrg", "*/d [x]/?.mrg"])
+def test_a_folder_with_brackets_is_no_pattern(tmp_path, pattern):
+  for file in (tmp_path / "wsj [mini]" / "0.mrg", tmp_path / "sub" / "d [x]" / "0.mrg"):
+    file.parent.mkdir(parents=True)
+    file.touch()
+  (found,) = trees.paths(str(tmp_path / pattern))
+  assert Path(found).name == "0.mrg"
+
+
 @pytest.mark.parametrize(
   ("text", "message"),
   [
