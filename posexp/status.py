@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+PATIENCE = 5.0  # seconds without a word, where there is no terminal
 _lock = threading.RLock()
+_now = ""  # what the command is doing
 _gone = threading.Event()  # of the lines that are shown
 _gone.set()
 _writes: dict[TextIO, Callable[[str], int]] = {}  # what the streams' own write is
@@ -25,15 +27,25 @@ def terminal() -> bool:
 
 
 def begin(what: str) -> None:
-  """Show `what` as `doing` does, or print it where there is no terminal: a start can take long."""
+  """Show `what` as `doing` does; without a terminal, say once what takes long if anything does."""
   doing(what)
-  if not terminal() and sys.stderr is not None:  # as in ... 2>&-
+  if not terminal():
+    timer = threading.Timer(PATIENCE, _say)
+    timer.daemon = True
+    timer.start()
+
+
+def _say() -> None:
+  """Print what the command is doing, if it still does something."""
+  if _now and sys.stderr is not None:  # as in ... 2>&-
     with contextlib.suppress(OSError):
-      print(f"posexp: {what} ...", file=sys.stderr, flush=True)
+      print(f"posexp: {_now} ...", file=sys.stderr, flush=True)
 
 
 def doing(what: str) -> None:
   """Show `what` as `show` does, with the seconds since then; "" shows nothing any more."""
+  global _now
+  _now = what
   show(what)
   if what and terminal():
     threading.Thread(target=_count, args=(what, _gone), daemon=True).start()

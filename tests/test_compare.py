@@ -269,7 +269,7 @@ def test_a_folder_of_several_groups_is_refused(tmp_path, good):
 
 
 def test_a_file_that_cannot_be_written_is_named(good, bad, tmp_path):
-  with pytest.raises(UserError, match=r"--json .*/y cannot be written: Not a directory"):
+  with pytest.raises(UserError, match=r"--json .*/y cannot be written: .*config.yaml is a file"):
     typed(good, bad, "--json", good / "config.yaml/x/y")
 
 

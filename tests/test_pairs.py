@@ -71,7 +71,7 @@ TWO = json_lines(PAIRS[:2])
     ({"a.jsonl": TWO + b'{"en": null, "de": "x"}'}, r"a\.jsonl, line 3: the side 'en' is empty"),
     ({"a.jsonl": TWO + b'{"en": 5, "de": "x"}'}, r"line 3: the side 'en' is 5; it must be a str"),
     ({"a.jsonl": TWO + b'{"en": "x", "ger": "x"}'}, r"line 3: no column 'de', but en, ger; set ta"),
-    ({"a.jsonl": TWO + b'{"en": "x", "DE": "x", "dev": ""}'}, r"did you mean task\.target=dev"),
+    ({"a.jsonl": TWO + b'{"en": "x", "DE": "x", "dev": ""}'}, r"did you mean task\.target=DE"),
     (
       {"a.jsonl": b'{"translation": {"en": "x"}}'},
       r"line 1: no column 'de', but en; set task\.tar",

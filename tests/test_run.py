@@ -116,7 +116,7 @@ def test_a_task_name_that_is_no_folder_is_refused(name):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / "file").touch()
-  with pytest.raises(UserError, match=r"folder .*/run cannot be written: Not a directory"):
+  with pytest.raises(UserError, match=r"folder .*/run cannot be written: .*/file is a file"):
     RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
 
 

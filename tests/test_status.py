@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,17 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__")
 """
 
 
-def test_where_there_is_no_terminal_a_line_says_at_once_that_work_begins(capsys):
+def test_where_there_is_no_terminal_a_line_says_what_takes_long(capsys, monkeypatch):
+  monkeypatch.setattr("posexp.status.PATIENCE", 0.05)
   begin("reading the options")
-  assert capsys.readouterr() == ("", "posexp: reading the options ...\n")
+  assert capsys.readouterr() == ("", "")
+  doing("loading JAX")
+  time.sleep(0.2)
+  assert capsys.readouterr() == ("", "posexp: loading JAX ...\n")
+  begin("reading the options")
+  doing("")
+  time.sleep(0.2)
+  assert capsys.readouterr() == ("", "")
 
 
 def in_terminal(code, *argv):

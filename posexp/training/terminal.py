@@ -15,6 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posexp.config import show_options
 from posexp.errors import near, printable
 from posexp.runs.metrics import declared, score
+from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.tasks.results import metric_of
 from posexp.training.processes import is_main_process
@@ -31,6 +32,7 @@ def header(
   trackers: Mapping[str, str],
 ) -> None:
   """Print the task, the encoding, the model with its size, and the folder of a run."""
+  doing("")
   name, size, train = config["encoding"], config["model"], config["train"]
   splits = ", ".join(f"{count:,} {split}" for split, count in data.sizes.items())
   given = show_options(config.get(name))
