@@ -239,16 +239,16 @@ def test_examples_are_those_that_were_frozen():
 
 
 def test_a_column_is_added_or_changed_without_training_the_others_again(home):
-  typed("encoding=rope,none")
+  typed("encoding=rope")
   trained = len(home.trained)
   more = {**SUITE["columns"], "more": SUITE["columns"]["copy"]}
   Path("suite.yaml").write_text(yaml.safe_dump(SUITE | {"columns": more}))
-  assert {name for name, _ in board("rope", "none").rows[0].cells} == {"copy", "majority"}
-  typed("encoding=rope,none")
+  assert {name for name, _ in board("rope").rows[0].cells} == {"copy", "majority"}
+  typed("encoding=rope")
   assert {each["task"]["name"] for each in home.trained[trained:]} == {"more"}
-  assert {name for name, _ in board("rope", "none").rows[0].cells} == {"copy", "majority", "more"}
+  assert {name for name, _ in board("rope").rows[0].cells} == {"copy", "majority", "more"}
   changed = {**more, "copy": more["copy"] | {"options": [*more["copy"]["options"], "seed=0"]}}
   Path("suite.yaml").write_text(yaml.safe_dump(SUITE | {"columns": changed}))
-  left = board("rope", "none")
+  left = board("rope")
   assert {name for name, _ in left.rows[0].cells} == {"majority", "more"}
   assert "rope has no cell in copy: the column has other options" in tables.markdown([left])

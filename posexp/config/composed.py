@@ -65,7 +65,12 @@ def encodings_node() -> DictConfig:
   sweep whose encoding is another. To be read only.
   """
   own = {name: plugin.options for name, plugin in plugins.found("encoding").items()}
-  return OmegaConf.merge(_built_in(), own) if own else _built_in()
+  if own and own != _merged.get("own"):
+    _merged.update(own=own, node=OmegaConf.merge(_built_in(), own))
+  return _merged["node"] if own else _built_in()
+
+
+_merged: dict[str, Any] = {}  # the options of the last plugins, and what they were merged to
 
 
 @functools.cache
