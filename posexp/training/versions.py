@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import posexp
+from posexp import xla
 
 # Their versions change a result's last digits.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -20,11 +21,12 @@ def versions() -> str:
   """Return the versions that decide a result: "posexp 0.2.0, jax 0.10.2, …, Python 3.11.7".
 
   In a checkout the version of posexp is followed by the commit, and by a plus if files differ from
-  it: "posexp 0.2.0 (1a2b3c4d5e+)".
+  it: "posexp 0.2.0 (1a2b3c4d5e+)". "sums xla" are those of `posexp.xla`, in another order.
   """
   commit = _commit(Path(posexp.__file__).parents[1])
   parts = [f"posexp {posexp.__version__}{f' ({commit})' if commit else ''}"]
   parts += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+  parts += ["sums xla"] * (xla.SET in os.environ.get("XLA_FLAGS", ""))
   return ", ".join([*parts, f"Python {platform.python_version()}"])
 
 
