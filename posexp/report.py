@@ -99,9 +99,10 @@ def report(args: argparse.Namespace) -> list[Results]:
   from posexp.reporting import grouping, labels, tables, text, trials, under_way
   from posexp.reporting.paired_predictions import packed_examples
   from posexp.reporting.results import results, unmeasured
+  from posexp.runs.trials import tunings
 
   every, notes = given(args.runs)
-  tuned = trials.tunings(every)
+  tuned = trials.labeled(tunings(every))
   runs = grouping.chosen(trials.tracks(every, tuned), args.where)
   kept = {run.digest for run in runs}
   tuned = [each for each in tuned if not args.where or {each.fixed, each.tuned} & kept]

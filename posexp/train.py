@@ -6,6 +6,8 @@ import contextlib
 import gc
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from posexp.errors import near
@@ -21,7 +23,7 @@ def main() -> None:
   from posexp.config.arguments import flush_output
   from posexp.sweeps.launch import launch
 
-  status = launch(train)
+  status = launch(train, means)
   doing("")
   if status:  # the interpreter would wait for all that threads still compile
     logging.shutdown()
@@ -73,6 +75,13 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
       repeat(trackers, path, config)
     terminal.result((terminal.trial if config.get("trial") else task.table)(summary))
     return summary
+
+
+def means(folders: Sequence[Path]) -> Iterator[str]:
+  """Return the lines at the end of a sweep, from the folders of its finished runs."""
+  from posexp.reporting.trials import of_sweep  # slow to import, and a sweep may be refused before
+
+  return of_sweep(folders)
 
 
 if __name__ == "__main__":

@@ -69,13 +69,13 @@ from tabulate import tabulate
 
 from posexp import storage
 from posexp.errors import UserError
-from posexp.reporting import scores, sentences, tables
+from posexp.reporting import sentences, tables
 from posexp.reporting.figures import figures, of_all
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import MISSING, tabulated, wrapped
-from posexp.runs import Run
+from posexp.runs import Run, scores
 from posexp.runs.records import NAME
 
 BLOCK = re.compile(

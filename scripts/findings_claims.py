@@ -18,10 +18,11 @@ from posexp.reporting import claims, labels, results, tables
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL, Contrast, contrast
-from posexp.reporting.trials import tracks, tunings
+from posexp.reporting.trials import tracks
 from posexp.runs import Run
 from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import NAME, held, read_records
+from posexp.runs.trials import tunings
 
 CLAIMS = "claims.yaml"  # of a page's folder
 HERE = Path(__file__).parent.parent / "docs" / "findings"

@@ -84,7 +84,7 @@ class Typed(NamedTuple):
 def command(*argv: str) -> Typed:
   """Types a command line."""
   from posexp.sweeps.launch import launch
-  from posexp.train import train
+  from posexp.train import means, train
 
   logs = [logging.getLogger(name) for name in (None, "posexp", "jax")]
   before = [(log.handlers[:], log.level) for log in logs]
@@ -97,7 +97,7 @@ def command(*argv: str) -> Typed:
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
     ):
-      status = launch(train)
+      status = launch(train, means)
   finally:
     for log, (handlers, level) in zip(logs, before, strict=True):
       log.handlers[:] = handlers

@@ -7,7 +7,8 @@ import num2words
 import pytest
 
 from posexp.errors import UserError
-from posexp.tasks import bleu, number_words
+from posexp.runs import bleu
+from posexp.tasks import number_words
 from posexp.tasks.number_words import Numbers
 
 SIZES = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9)}

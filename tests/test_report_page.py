@@ -15,8 +15,7 @@ from run_folders import sweep, write
 from posexp.config import CONFIGS
 from posexp.report import arguments, report
 from posexp.reporting import charts, figures, lines, looks, page, vega
-from posexp.reporting.results import results
-from posexp.reporting.scores import curve
+from posexp.reporting.results import curve, results
 from posexp.runs import read_runs
 
 A = [0.91, 0.93, 0.90, 0.96]

@@ -18,9 +18,9 @@ from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
-from posexp.runs import read_run
+from posexp.runs import bleu, read_run
 from posexp.runs.checkpoints import Checkpoints
-from posexp.tasks import bleu, make_task
+from posexp.tasks import make_task
 from posexp.tasks.translation import Corpus, tokenizers
 from posexp.training import terminal
 from posexp.training.evaluation import gathered

@@ -9,6 +9,8 @@ import pytest
 from posexp.encodings import ENCODINGS, alternative_of, encoding
 from posexp.reporting import trials, under_way
 from posexp.runs import RunWriter, folder, read_runs
+from posexp.runs.plans import plans
+from posexp.runs.trials import tunings
 
 RATES = "tune.train.learning_rate=1e-3,3e-3,1e-2"
 SWEEP = ["-m", "encoding=none,rpr", RATES, "tune.option=true", "seeds=2"]
@@ -52,13 +54,13 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   assert [each[0] for each in trained.found] == 24 * [True] + 8 * [False]
   assert trained.found[-4:] == [(False, n, *BEST[n], seed) for n in BEST for seed in (0, 1)]
   every = read_runs([Path("runs")], trials=True)[0]
-  found = trials.tunings(every)
+  found = tunings(every)
   assert {(run.task, run.seed) for run in trials.tracks(every, found)} == {
     (f"mr ({kind})", seed) for kind in (trials.FIXED, trials.TUNED) for seed in (0, 1)
   }
   assert (len(every), len(read_runs([Path("runs")])[0])) == (32, 8)
   assert [each.edges for each in found] == [[], ["train.learning_rate=0.01"]]
-  both = [found[1], dataclasses.replace(found[1], label="mine")]
+  both = [dataclasses.replace(found[1], label=label) for label in ("rpr", "mine")]
   assert next(trials.notes(both)).startswith("rpr, mine: the best trial lies at the edge of what")
   alike = [each._replace(mean=0.5, loss=abs(n - 1)) for n, each in enumerate(found[1].points)]
   alike = dataclasses.replace(found[1], points=alike)
@@ -72,7 +74,7 @@ def test_a_stopped_sweep_that_is_typed_again_ends_as_one_that_never_was(trained)
   Path("runs").rename("whole")
   trained.fails = (False, "rpr")
   assert order.command(*SWEEP).status == 130
-  (said,) = under_way.sentences([Path("runs")])
+  (said,) = map(under_way.sentence, plans([Path("runs")]))
   assert "A sweep of 32 runs: 26 done, 0 begun, 6 not begun; about " in said
   trained.fails = None
   assert order.command(*SWEEP).status == 0

@@ -295,7 +295,9 @@ def test_a_terminal_keeps_the_table_of_a_sweep_below_what_is_said(home, monkeypa
       (first.path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
       yield None
 
-  supervise.supervise(Sweep(members(args, shared(args.overrides))), trainer, live=True)
+  supervise.supervise(
+    Sweep(members(args, shared(args.overrides))), trainer, True, lambda folders: ()
+  )
   first, last = (table.splitlines() for table in shown)
   assert first[1] == "  encoding=none  running (seed 0), waiting (seed 1)"
   assert last == [

@@ -13,7 +13,6 @@ from typing import Any
 
 import hydra
 import yaml
-from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType
@@ -138,12 +137,16 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
 
 
 @contextlib.contextmanager
-def hydra_with_configs() -> Iterator[Hydra]:
-  """Have Hydra know the configs of posexp and of plugins."""
+def hydra_with_configs() -> Iterator[Any]:
+  """Have Hydra know the configs of posexp and of plugins; yield the object that composes them."""
   sources.register()
   plugins.store()
-  ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
-  with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
+  with contextlib.ExitStack() as stack:
+    with warnings.catch_warnings():
+      warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
+      ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
+      known = hydra.initialize_config_dir(str(config.CONFIGS), "posexp", version_base="1.3")
+      stack.enter_context(known)
     yield GlobalHydra.instance().hydra
 
 
@@ -174,7 +177,8 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   pairs = zip(given, added, strict=True)
   lines = [_choice(o) if o.key_or_group in groups else line for o, line in pairs]
   try:
-    with warnings.catch_warnings(action="error", category=UserWarning), hydra_with_configs():
+    with warnings.catch_warnings(), hydra_with_configs():
+      warnings.filterwarnings("error", "(?s).*is not available", UserWarning)
       cfg = hydra.compose("train", lines, return_hydra_config=True)
   except UserWarning as warning:
     missing = str(warning).partition("path=")[2].removesuffix(" is not available.")

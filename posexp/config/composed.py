@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -30,9 +31,6 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
   return {str(key): value for key, value in values.items()}.get(str(name))
 
 
-OmegaConf.register_new_resolver("by", _by, replace=True)
-
-
 @functools.cache
 def _variables() -> frozenset[str]:
   """Return the environment variables that posexp's own files name, which are those of trackers."""
@@ -55,7 +53,10 @@ def _variable(name: str, *default: Any) -> Any:
 
 
 _ENV = oc.env
-OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
+with warnings.catch_warnings():
+  warnings.simplefilter("ignore")  # OmegaConf 2.4 has another name for this, which 2.3 lacks
+  OmegaConf.register_new_resolver("by", _by, replace=True)
+  OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
 
 
 def encodings_node() -> DictConfig:

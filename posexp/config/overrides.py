@@ -10,13 +10,16 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from antlr4 import CommonTokenStream, InputStream
-from hydra.core.override_parser.overrides_parser import create_functions
+from hydra.core.override_parser.overrides_parser import (
+  CommonTokenStream,
+  InputStream,
+  OverrideLexer,
+  OverrideParser,
+  create_functions,
+)
 from hydra.core.override_parser.overrides_visitor import HydraErrorListener, HydraOverrideVisitor
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
-from hydra.grammar.gen.OverrideLexer import OverrideLexer
-from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from posexp.config.checks import MISREAD, brief, quoted, show, typed
 from posexp.errors import UserError
@@ -54,7 +57,6 @@ def _parsed(line: str) -> Override:
     each.addErrorListener(HydraErrorListener())
   found = _Visitor(create_functions()).visit(parser.override())
   found.input_line = line
-  found.validate()
   source = line.partition("=")[2]
   if isinstance(found._value, str) and source != found._value == source.strip():
     found._value = QuotedString(source, Quote.double)  # with the blanks around it

@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra._internal.core_plugins import file_config_source
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
-from omegaconf._utils import get_yaml_loader
 
 from posexp import reading
 from posexp.config.checks import show
 from posexp.config.heeded import check_heeded
-from posexp.config.own_files import mapping
+from posexp.config.own_files import TAGS, Loader, mapping
 from posexp.config.plugins import CONFIGS, folders
 from posexp.config.schema import flat, not_a_value
 from posexp.errors import UserError, near
@@ -43,51 +40,58 @@ def _check_global(key: Any, value: Any, file: str) -> None:
     )
 
 
-class FileConfigSource(file_config_source.FileConfigSource):
-  """A folder that Hydra reads YAML files from; those of posexp are read as Hydra reads them."""
+def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
+  """Return the config of a file in a folder that Hydra reads; those of posexp hold what they say.
 
-  def load_config(self, config_path: str) -> ConfigResult:
-    """Return a file's config.
-
-    Raises:
-      UserError: it is no mapping in UTF-8, or holds what is not heeded.
-      YAMLError: it is not valid YAML.
-    """
-    file = Path(self.path, self._normalize_file_name(config_path))
+  Raises:
+    UserError: it is no mapping in UTF-8, or holds what is not heeded.
+    YAMLError: it is not valid YAML.
+  """
+  file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
+  try:
+    text = (reading.read(file) or b"").decode()
     if self.provider == "main":
-      text = file.read_text(encoding="utf-8")
-      header, address = self._get_header_dict(text[:512]), f"{self.scheme()}://{self.path}"
-      return ConfigResult(self.provider, address, mapping(text), header)
-    try:
-      text = (reading.read(file) or b"").decode()
-      with contextlib.suppress(yaml.YAMLError):  # of which Hydra says where
-        reading.check_yaml(text, LEVELS, reading.NODES)
-      found = super().load_config(config_path)
-      spelled = yaml.load(text, _Loader)  # a subclass of SafeLoader
-      if not isinstance(spelled, Mapping | None):
-        raise ValueError("it is none")
-    except (OSError, ValueError) as error:
-      raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
-    if config_path.startswith("experiment/"):
-      found.header["package"] = found.header.get("package") or "_global_"
-      for key, value in (spelled or {}).items():
-        _check_global(key, value, near(file))
-    if spelled:
-      native, found.config = found.config, OmegaConf.create(spelled)
-      if "hydra" in native:
-        if not OmegaConf.is_dict(native.hydra):
-          raise UserError(f"{near(file)}: {not_a_value('hydra')}")
-        params = OmegaConf.select(found.config, "hydra.sweeper.params")
-        found.config.hydra = native.hydra
-        if params:
-          found.config.hydra.sweeper.params = params
-        for key in flat(OmegaConf.to_container(native.hydra), "hydra."):
-          check_heeded(key, f"{near(file)}, {key}")
-    return found
+      found = mapping(text)
+    else:
+      found = _of_user(file, text, config_path.startswith("experiment/"))
+  except (OSError, ValueError) as error:
+    raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
+  header = self._get_header_dict(text[:512])
+  if config_path.startswith("experiment/"):
+    header["package"] = header.get("package") or "_global_"
+  return ConfigResult(self.provider, self.full_path(), found, header)
 
 
-_Loader = get_yaml_loader()
+def _of_user(file: Path, text: str, is_experiment: bool) -> Any:
+  with contextlib.suppress(yaml.YAMLError):  # of which Hydra says where
+    reading.check_yaml(text, LEVELS, reading.NODES)
+  native = OmegaConf.load(file)
+  spelled = yaml.load(text, _Loader)  # a subclass of SafeLoader
+  if not isinstance(spelled, Mapping | None):
+    raise ValueError("it is none")
+  if is_experiment:
+    for key, value in (spelled or {}).items():
+      _check_global(key, value, near(file))
+  if not spelled:
+    return native
+  found = OmegaConf.create(spelled)
+  if "hydra" in native:
+    if not OmegaConf.is_dict(native.hydra):
+      raise UserError(f"{near(file)}: {not_a_value('hydra')}")
+    params = OmegaConf.select(found, "hydra.sweeper.params")
+    found.hydra = native.hydra
+    if params:
+      found.hydra.sweeper.params = params
+    for key in flat(OmegaConf.to_container(native.hydra), "hydra."):
+      check_heeded(key, f"{near(file)}, {key}")
+  return found
+
+
 LEVELS = 50  # of lists and mappings in a config
+
+
+class _Loader(Loader):
+  """A loader that keeps a text where its type is a guess."""
 
 
 def _scalar(loader: Any, node: yaml.ScalarNode) -> Any:
@@ -96,7 +100,7 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> Any:
 
 
 NATIVE = {
-  f"tag:yaml.org,2002:{kind}": _Loader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+  f"{TAGS}{kind}": Loader.yaml_constructors[f"{TAGS}{kind}"]
   for kind in ("int", "float", "bool", "null")
 }
 for tag in NATIVE:
@@ -114,5 +118,7 @@ class PluginFolders(SearchPathPlugin):
 
 def register() -> None:
   """Have Hydra read files by this module, in the folders of plugins, too."""
-  SourcesRegistry.instance().types["file"] = FileConfigSource
+  for source in Plugins.instance().discover(ConfigSource):
+    if source.scheme() == "file":
+      source.load_config = _load_config
   Plugins.instance().register(PluginFolders)

@@ -20,7 +20,7 @@ from posexp.parsing import brackets, pcfg, trees
 from posexp.parsing.encoded import TAGGED, Lexicon, kept_lexicon
 from posexp.parsing.treebank import TreebankData
 from posexp.parsing.trees import Tree
-from posexp.runs.predictions import Columns, write_predictions
+from posexp.runs.predictions import COUNTS, TREES, write_predictions
 from posexp.tasks.contract import Snapshot, Task
 from posexp.tasks.results import Outputs, aligned, parts, prefixed, result_rows, rows_of
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MEASURED = ("f1", "recall", "precision", "exact_match", "unlabeled_f1")
 LETTER = 64  # the width of a letter's vector (Kitaev & Klein 2018)
-COUNTS = ("matched", "gold", "predicted")
 
 Treebank = dict[str, list[Tree]]  # by split
 
@@ -46,9 +45,7 @@ class Parsing(Task):
   headline: ClassVar[tuple[str, ...]] = ("test/f1", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "f1", "exact_match")
   compare_by: ClassVar[str] = "f1"
-  prediction_columns: ClassVar[Columns | None] = Columns(
-    "parsing", "text", "tree", "parse", ("f1", "exact_match"), "sentences", COUNTS
-  )
+  prediction_columns = TREES
 
   name: Name = "parsing"
   inputs: Literal["words", "tags", "both", "characters"] = "both"

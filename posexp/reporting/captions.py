@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from posexp.reporting import specs, vega
 from posexp.reporting.charts import Chart, Point, place
-from posexp.reporting.grouping import as_typed
 from posexp.reporting.results import COSTS, Results
 from posexp.reporting.sentences import outcome
 from posexp.reporting.text import listed, one_line
+from posexp.runs.identity import spelled
 from posexp.runs.lengths import REACHED
 
 REACH = (
@@ -134,7 +134,7 @@ def _parts(chart: Chart) -> list[str]:
 
 def _numbers(chart: Chart, results: Results) -> list[str]:
   best = _best(chart, chart.points)
-  at = f"{best.x:,.0f}" if chart.x in COSTS else as_typed(float(f"{best.x:.12g}"))
+  at = f"{best.x:,.0f}" if chart.x in COSTS else spelled(float(f"{best.x:.12g}"))
   text = f"Best at {at}: {_named(chart, best)}."
   if chart.x in COSTS:
     least = min(chart.points, key=lambda point: point.x)

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posexp.reporting import scores
 from posexp.reporting.grouping import Group, label, number
-from posexp.reporting.results import Results
+from posexp.reporting.results import Results, curve
 from posexp.reporting.significance import Estimate, estimate
-from posexp.runs import Run
+from posexp.runs import Run, scores
 from posexp.runs.lengths import REACHED, SPLITS
 from posexp.runs.metrics import METRICS, Score, declared, score
 
@@ -184,7 +183,7 @@ def _against_option(results: Results, key: str) -> Chart:
 
 def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
   for group in groups:
-    steps, values = scores.curve(list(group.repeats.values()), key)
+    steps, values = curve(list(group.repeats.values()), key)
     for step, column in zip(steps.tolist(), values.T, strict=True):
       yield Point(group, group.label, step, estimate(column), column.tolist())
 

@@ -11,14 +11,13 @@ import pandas as pd
 
 from posexp.config import show
 from posexp.errors import printable
-from posexp.reporting import scores, significance
+from posexp.reporting import significance
 from posexp.reporting.grouping import names_of
 from posexp.reporting.paired_predictions import Columns, by_example, paired, read_alike
 from posexp.reporting.significance import LEVEL, Measure
 from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, wrapped
-from posexp.runs import Run
+from posexp.runs import Run, bleu, scores
 from posexp.runs.metrics import METRICS, score
-from posexp.tasks import bleu
 
 FACTS = (
   "parameters",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posexp.config import show
 from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.reporting.significance import Difference, Estimate, estimate
 from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
+from posexp.runs.identity import number, spelled
 from posexp.runs.metrics import METRICS, Score
 from posexp.runs.metrics import score as score_of
 
@@ -44,14 +43,7 @@ class Group:
 
 def value_of(run: Run, key: str) -> str:
   """Return the value of an option as one types it."""
-  return as_typed(run.settings.get(key, run.facts.get(key, MISSING)))
-
-
-def as_typed(value: Any) -> str:
-  """Return a value as one types it, the same for 1 and 1.0."""
-  if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-    value = int(value)
-  return show(value)
+  return spelled(run.settings.get(key, run.facts.get(key, MISSING)))
 
 
 def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
@@ -67,9 +59,9 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     key, equals, value = typed.partition("=")
     if not equals:
       raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
-    kept = [each for each in found if key in each[1] and _alike(as_typed(each[1][key]), value)]
+    kept = [each for each in found if key in each[1] and _alike(spelled(each[1][key]), value)]
     if not kept:
-      values = dict.fromkeys(as_typed(options[key]) for _, options in found if key in options)
+      values = dict.fromkeys(spelled(options[key]) for _, options in found if key in options)
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
@@ -110,7 +102,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     first, *others = (run.settings.get(key, MISSING) for run in asked)
     # Comparing is faster than writing, and True equals 1.
     if any(
-      (type(each) is not type(first) or each != first) and as_typed(each) != as_typed(first)
+      (type(each) is not type(first) or each != first) and spelled(each) != spelled(first)
       for each in others
     ):
       found.append(key)
@@ -230,12 +222,3 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
   sign = 1 if of.metric.higher_is_better else -1
   means = [sign * sum(each) / len(each) for each in values]
   return groups[means.index(max(means))], of.title
-
-
-def number(text: str) -> float | None:
-  """Return a value as a finite number, if it is one."""
-  try:
-    value = float(text)
-  except ValueError:
-    return None
-  return value if math.isfinite(value) else None

@@ -18,21 +18,7 @@ from posexp.errors import UserError
 from posexp.runs import Run, read_runs
 from posexp.runs.examples import Examples
 from posexp.runs.metrics import Score
-from posexp.runs.predictions import Columns, load_predictions
-from posexp.tasks import tasks
-
-COLUMNS = (
-  Columns(
-    "translation", "source", "reference", "hypothesis", ("bleu", "chrf", "exact_match"), "sentences"
-  ),
-  Columns("classification", "text", "label", "prediction", ("accuracy",), "texts"),
-  Columns(
-    "language modeling", "", "text", "loss", ("bits_per_byte",), "segments", ("loss", "bytes"), True
-  ),
-  Columns(
-    "answers", "input", "reference", "exact", ("exact_match",), "examples", ("right", "tokens")
-  ),
-)
+from posexp.runs.predictions import EARLIER, Columns, as_columns, load_predictions
 
 
 def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
@@ -227,11 +213,11 @@ def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:
     others = ", ".join(sorted(file.stem for file in files if file.stem != split))
     there = f"; it has those of {others}" if others else ""
     raise UserError(f"{run.path} has no predictions of the split {split}{there}")
-  own = getattr(tasks().get(run.settings.get("task.kind")), "prediction_columns", None)
-  known = filter(None, (own, *COLUMNS))
+  own = as_columns((run.summary or {}).get("columns"))
+  known = EARLIER if own is None else (own,)
   columns = next((each for each in known if each.needed <= {*found}), None)
   if columns is None:
-    wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
+    wanted = " or ".join(f"{each.reference} and {each.answer}" for each in known)
     raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
   numbers = found[[*columns.numbers]].apply(pd.to_numeric, errors="coerce").astype(float)
   counts = numbers.drop(columns="loss", errors="ignore")

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from posexp.errors import UserError, counted
-from posexp.reporting import grouping, scores
+from posexp.reporting import grouping
 from posexp.reporting.grouping import Group
 from posexp.reporting.paired_predictions import Moves, moved
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
-from posexp.runs import Run
+from posexp.runs import Run, scores
 from posexp.runs.metrics import Score
 
 COSTS = {  # heading -> key of the summary
@@ -323,8 +323,21 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
 def costs(run: Run) -> dict[str, float | None]:
   """Return what a run cost, by heading; tokens/s is the median over training."""
   found = {heading: run.score(key) for heading, key in COSTS.items()}
-  _, rates = scores.curve([run], "time/tokens_per_second")
+  _, rates = curve([run], "time/tokens_per_second")
   found["tokens/s"] = statistics.median(rates[0].tolist()) if rates.size else None
   if found["peak MiB"] is not None:
     found["peak MiB"] /= 2**20
   return found
+
+
+def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
+  """Return the steps at which all runs have logged a score, [S], and its values, [runs,S]."""
+  histories = [
+    {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs
+  ]
+  steps = sorted(set.intersection(*map(set, histories))) if histories else []
+  return np.array(steps), np.array([[each[step] for step in steps] for each in histories])
+
+
+def _finite(value: object) -> bool:
+  return isinstance(value, int | float) and math.isfinite(value)

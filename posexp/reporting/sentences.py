@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from posexp.errors import counted
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
-from posexp.reporting.scores import by_part
 from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs import Run
 from posexp.runs.metrics import Score, score
+from posexp.runs.scores import by_part
 
 VERBS = {  # how a group compares with the baseline
   "better": "beats",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posexp.config.checks import FOLDER, brief
+from posexp.config.checks import FOLDER, brief, show
 from posexp.config.schema import flat
 from posexp.errors import UserError
 
@@ -157,6 +158,22 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
   """
   backbone = (config.get("model") or {}).get("backbone", NEUTRAL["model.backbone"][0])
   return {"model.backbone": backbone} | flat(decisive(config))
+
+
+def spelled(value: Any) -> str:
+  """Return the value of an option as one types it, the same for 1 and 1.0."""
+  if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+    value = int(value)
+  return show(value)
+
+
+def number(text: str) -> float | None:
+  """Return a value as a finite number, if it is one."""
+  try:
+    value = float(text)
+  except ValueError:
+    return None
+  return value if math.isfinite(value) else None
 
 
 def folder(

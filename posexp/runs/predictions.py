@@ -40,6 +40,38 @@ class Columns(NamedTuple):
     return {self.reference, self.answer, *self.numbers}
 
 
+TRANSLATIONS = Columns(
+  "translation", "source", "reference", "hypothesis", ("bleu", "chrf", "exact_match"), "sentences"
+)
+LABELS = Columns("classification", "text", "label", "prediction", ("accuracy",), "texts")
+SEGMENTS = Columns(
+  "language modeling", "", "text", "loss", ("bits_per_byte",), "segments", ("loss", "bytes"), True
+)
+ANSWERS = Columns(
+  "answers", "input", "reference", "exact", ("exact_match",), "examples", ("right", "tokens")
+)
+COUNTS = ("matched", "gold", "predicted")  # of the brackets of a tree
+TREES = Columns("parsing", "text", "tree", "parse", ("f1", "exact_match"), "sentences", COUNTS)
+
+# Runs of earlier versions do not say which columns their predictions have.
+EARLIER = (TRANSLATIONS, LABELS, SEGMENTS, ANSWERS, TREES)
+
+
+def as_columns(declared: Any) -> Columns | None:
+  """Return the columns that a summary declares, as `Columns._asdict` writes them; None if it is
+  no declaration of columns.
+  """
+  try:
+    of = Columns(**declared)
+  except TypeError:
+    return None
+  texts = (of.kind, of.source, of.reference, of.answer, of.items, *of.metrics, *of.numbers)
+  lists = isinstance(of.metrics, list | tuple) and isinstance(of.numbers, list | tuple)
+  if not lists or not all(isinstance(each, str) for each in texts):
+    return None
+  return of._replace(metrics=(*of.metrics,), numbers=(*of.numbers,), joined=bool(of.joined))
+
+
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
   """Write a row for each example, in the order of the split; all rows have the same columns."""
   doing(f"writing predictions/{split}.jsonl")

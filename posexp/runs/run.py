@@ -34,6 +34,7 @@ from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import settings
 from posexp.runs.metrics import PLACE, is_metric
+from posexp.runs.predictions import as_columns
 from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
@@ -311,6 +312,8 @@ def _is_result(item: tuple[str, Any]) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
   if key == "metrics":
     return isinstance(value, list) and all(is_metric(each) for each in value)
+  if key == "columns":
+    return as_columns(value) is not None
   if key == "gates":
     return isinstance(value, dict) and all(map(_is_gate, value.values()))
   return "/" not in key or value is None or reading.is_number(value)

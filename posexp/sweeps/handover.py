@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
@@ -68,6 +67,16 @@ class Trials:
     return next(summary[key] for key in (task.score, *others) if key in summary)
 
 
+class _NoCallbacks:
+  """What Hydra tells of its jobs, which goes nowhere: `hydra.callbacks` are not heeded."""
+
+  def on_job_start(self, **about: Any) -> None:
+    """Ignore the start of a job."""
+
+  def on_job_end(self, **about: Any) -> None:
+    """Ignore its end."""
+
+
 def _multirun(fixed: Sequence[str], swept: Sequence[str] = ()) -> dict[str, Any]:
   """Return what Hydra makes a launcher or a sweeper of, beside the function that it calls.
 
@@ -79,7 +88,7 @@ def _multirun(fixed: Sequence[str], swept: Sequence[str] = ()) -> dict[str, Any]
   with read_write(config.hydra), open_dict(config.hydra):
     config.hydra.hydra_logging = config.hydra.job_logging  # which a launcher puts in place of it
     config.hydra.overrides.hydra += [line for line in fixed if not line.startswith("hydra")]
-  return {"config": config, "hydra_context": HydraContext(main.config_loader, Callbacks())}
+  return {"config": config, "hydra_context": HydraContext(main.config_loader, _NoCallbacks())}
 
 
 def _made(make: Callable[..., Any], **asked: Any) -> Any:
@@ -135,7 +144,8 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   asked = _multirun(fixed, swept)
   options = asked["config"].hydra.sweeper
   if "direction" in options and all(o.key_or_group != "hydra.sweeper.direction" for o in overrides):
-    options.direction = "maximize" if metric.higher_is_better else "minimize"
+    best = "maximize" if metric.higher_is_better else "minimize"
+    asked = _multirun([*fixed, f"hydra.sweeper.direction={best}"], swept)
   trials = Trials(train, fixed)
   sweeper = _made(Plugins.instance().instantiate_sweeper, task_function=trials, **asked)
   try:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import (
   Glob,
   Override,
-  OverrideType,
   QuotedString,
   Transformer,
 )
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from posexp.config import RunOptions, build, resolve
 from posexp.config.checks import show
@@ -56,13 +54,13 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
       f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values of {most}"
     )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
-  config_of = _composer()
+  _composed.cache_clear()  # files and plugins may have changed since the last command line
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
   found, typed = [], {}
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
     job = dict(zip(columns, values, strict=True))
-    config = resolve(cfg := config_of(job))
+    config = resolve(cfg := _config(job))
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     found.append(member := Member(number, options, group, config))
@@ -83,7 +81,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   check_heeded(read(lines[0] for lines in [*columns.values(), *tuned.values()]), list(encodings))
   if space is None:
     return found
-  found = [*_trials(space, columns, typed, config_of, digests), *found, *tuning.tuned_runs(found)]
+  found = [*_trials(space, columns, typed, digests), *found, *tuning.tuned_runs(found)]
   for number, member in enumerate(found, start=1):
     member.number = number
   for _ in tuning.choose(found):  # those whose trials have been trained before
@@ -95,7 +93,6 @@ def _trials(
   space: Space,
   columns: Mapping[str, list[str]],
   typed: Mapping[Member, dict[str, str]],
-  config_of: Callable[[dict[str, str]], DictConfig],
   digests: dict[str, dict[str, str | None]],
 ) -> list[Member]:
   """Return the trials for each group among the runs of a sweep, whose overrides are `typed`.
@@ -113,7 +110,7 @@ def _trials(
   found, known = [], set()
   for fixed, each in points.items():
     for point, seed in itertools.product(each, (f"seed={seed}" for seed in seeds[fixed])):
-      config = resolve(config_of({**typed[fixed], **point, "seed": seed}))
+      config = resolve(_config({**typed[fixed], **point, "seed": seed}))
       group = " ".join(["trial", fixed.group, *point.values()])
       member = Member(0, f"{group} {seed}", group, config, of=fixed.group)
       try:
@@ -131,42 +128,21 @@ def _trials(
   return found
 
 
-def _composer() -> Callable[[dict[str, str]], DictConfig]:
-  """Return the function from the overrides of a run, by their keys, to its config.
+def _config(job: Mapping[str, str]) -> DictConfig:
+  """Return the config of a run, from its overrides by their keys.
 
-  Composing one takes Hydra a tenth of a second. So it composes one for each set of choices
-  (`encoding=rpr`), in which values (`rpr.k=4`) are set as Hydra sets them, unless some of them do
-  more than that. Runs with the same choices set the options of the run before, and may set more: so
-  none is left over.
+  Composing takes Hydra a tenth of a second, so runs that differ in the seed alone share it.
   """
-  own = {field.name for field in dataclasses.fields(RunOptions)}
-  overrides: dict[str, Override] = {}
-  composed: dict[tuple[str, ...], DictConfig] = {}
+  cfg = _composed(tuple(line for key, line in job.items() if key != "seed"))
+  if "seed" in job:
+    OmegaConf.update(cfg, "seed", read([job["seed"]])[0].value())
+  return cfg
 
-  def is_value(o: Override) -> bool:
-    return "." in o.key_or_group or o.key_or_group in own
 
-  def config_of(job: dict[str, str]) -> DictConfig:
-    new = [line for line in job.values() if line not in overrides]
-    overrides.update(zip(new, read(new), strict=True))
-    given = [overrides[line] for line in job.values()]
-    values = [o for o in given if is_value(o)]
-    if any(o.type is not OverrideType.CHANGE or isinstance(o.value(), dict) for o in values):
-      values = []
-    choices = tuple(o.input_line for o in given if not (values and is_value(o)))
-    if choices not in composed:
-      with explained(given):
-        composed[choices] = compose(tuple(job.values()))
-    try:
-      for o in values:
-        OmegaConf.update(composed[choices], o.key_or_group, o.value())
-    except OmegaConfBaseException:  # an option that the runs before did not set: Hydra says why not
-      with explained(given):
-        compose(tuple(job.values()))
-      raise
-    return composed[choices]
-
-  return config_of
+@functools.lru_cache(maxsize=64)
+def _composed(lines: tuple[str, ...]) -> DictConfig:
+  with explained(read(lines)):
+    return compose(lines)
 
 
 def _identified(

@@ -20,17 +20,18 @@ from posexp.released import PREFIX
 from posexp.sweeps import handover, slurm
 from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
-from posexp.sweeps.supervise import supervise, trainer_for
+from posexp.sweeps.supervise import Means, supervise, trainer_for
 from posexp.sweeps.sweep import Sweep, Train
 from posexp.tracking import chosen
 
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
-def launch(train: Train) -> int:
+def launch(train: Train, means: Means = lambda folders: ()) -> int:
   """Run `train` on every config that the command line asks for; return the exit status.
 
-  `train` gets the plain config of `config.resolve`. A UserError, or what the operating system
+  `train` gets the plain config of `config.resolve`, and `means` the folders of a sweep's finished
+  runs, of which it yields the lines at the end. A UserError, or what the operating system
   refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
   names those that failed, and the status is 1. In a single run an unexpected exception is raised:
   a bug is not a user's mistake. Where lines of the log could not be printed, on a full disk, say, a
@@ -39,7 +40,7 @@ def launch(train: Train) -> int:
   """
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   try:
-    return status_of(lambda: _launch(train))
+    return status_of(lambda: _launch(train, means))
   except (KeyboardInterrupt, SystemExit) as end:
     status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
     if status not in (SIGINT, SIGTERM):
@@ -50,7 +51,7 @@ def launch(train: Train) -> int:
     signal.signal(signal.SIGTERM, before)
 
 
-def _launch(train: Train) -> int:
+def _launch(train: Train, means: Means) -> int:
   if place := os.environ.pop(slurm.JOB, ""):
     return slurm.work(train, Path(place))
   args = command_line.parse(sys.argv[1:])
@@ -90,7 +91,7 @@ def _launch(train: Train) -> int:
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg), resolve=True), end="")
   elif found:
-    failed = supervise(Sweep(found), trainer, live)
+    failed = supervise(Sweep(found), trainer, live, means)
   elif not searched:
     train(config)
   if lost:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
@@ -20,7 +21,6 @@ from posexp.config import RunOptions, build
 from posexp.config.arguments import say
 from posexp.config.checks import brief
 from posexp.errors import UserError
-from posexp.runs import read_runs
 from posexp.sweeps import tuning
 from posexp.sweeps.handover import train_by_launcher
 from posexp.sweeps.slurm import options, train_by_slurm
@@ -40,6 +40,7 @@ from posexp.training.device_shares import devices
 
 log = logging.getLogger("posexp")
 
+Means = Callable[[Sequence[Path]], Iterable[str]]
 Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 
 
@@ -105,26 +106,19 @@ def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
       print(sweep.table())
 
 
-def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
+def supervise(sweep: Sweep, trainer: Trainer, live: bool, means: Means) -> bool:
   """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
 
   Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
-  terminal shows the table of states below what is said. Returns whether a run has failed.
+  terminal shows the table of states below what is said. `means` yields the lines at the end, from
+  the folders of finished runs. Returns whether a run has failed.
   """
   for line in tuning.plan(sweep.members):
     log.info("%s", line)
   carry_out(sweep, trainer, live)
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
-    # Slow to import, and a sweep may be refused.
-    from posexp.reporting import labels, results, tables, trials
-
-    runs = read_runs(done, trials=True)[0]
-    found = trials.tunings(runs)
-    if finals := trials.tracks(runs, found):
-      tasks = results.results(finals)
-      said = [*trials.means(found, tasks), *labels.rename(tasks, {})]
-      for line in [*said, *tables.means(tasks)]:
-        log.info("%s", line)
+    for line in means(done):
+      log.info("%s", line)
   if elsewhere := sweep.options_in(ELSEWHERE):
     log.info("another process still trains %s; the same command shows them later", elsewhere)
   if failed := sweep.in_state(FAILED):

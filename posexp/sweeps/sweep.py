@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from posexp import reading, storage
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
-from posexp.reporting import under_way
-from posexp.runs import Elsewhere, is_held, read_run, read_summary
+from posexp.runs import Elsewhere, is_held, read_run, read_summary, scores
+from posexp.runs.plans import Plan, keep_plan
 from posexp.runs.seal import is_whole
 
 log = logging.getLogger("posexp")
@@ -152,11 +152,9 @@ class Context:
 def _outcome(member: Member) -> str:
   """Return the score of a finished run that its task is about; "" if it has none."""
   with contextlib.suppress(UserError, OSError):
-    if (run := read_run(member.path)).summary is not None:
-      from posexp.reporting import scores  # slow to import, and a sweep may be refused before it
-
-      if (about := scores.headline([run])) is not None:
-        return f", {about.title} {about.number(run.score(about.key))}"
+    run = read_run(member.path)
+    if (about := scores.headline([run])) is not None:
+      return f", {about.title} {about.number(run.score(about.key))}"
   return ""
 
 
@@ -166,7 +164,7 @@ class Sweep:
   def __init__(self, members: Sequence[Member]):
     self.members = members
     self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
-    self.plan = {"begun": time.time(), "done": len(self.in_state(DONE))}
+    self.plan = Plan([], 0, len(self.in_state(DONE)), time.time())
 
   @property
   def runs(self) -> list[Member]:
@@ -184,11 +182,11 @@ class Sweep:
   def keep_plan(self) -> None:
     """Keep what is to be trained where `posexp.report` reads it, until all of it is done."""
     place, runs = Path(self.members[0].config["runs"]), self.runs
-    ready = [str(member.path.relative_to(place)) for member in runs if member.is_ready]
-    plan = {**self.plan, "more": len(runs) - len(ready), "runs": ready}
+    ready = [member.path for member in runs if member.is_ready]
+    plan = self.plan._replace(runs=ready, more=len(runs) - len(ready))
     name = "\n".join(str(member.path) for member in runs if member.fixed is None)
     done = all(member.state == DONE for member in runs)
-    under_way.keep_plan(place, name, None if done else plan)
+    keep_plan(place, name, None if done else plan)
 
   def to_train(self) -> list[Member]:
     """Return the runs that are to be trained; says of all others why not."""

@@ -9,10 +9,12 @@ of the trials that were best on validation.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,9 +23,11 @@ from posexp.config import build, show
 from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
 from posexp.errors import UserError, counted, lasting, near
-from posexp.reporting.under_way import usual_seconds
+from posexp.runs import Run, read_runs
+from posexp.runs.trials import Tuning, tunings
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
 
+SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
 PREFIX = f"{TUNE}."  # of an option whose values are tried
 SETTINGS = (f"{PREFIX}seeds", f"{PREFIX}option")
 
@@ -151,18 +155,15 @@ def tuned_runs(fixed: Sequence[Member]) -> list[Member]:
 def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
   """Give tuned runs whose trials have all ended the options of the best; yield each with these.
 
-  The best trial is that of `posexp.reporting.trials`, which reads all that are on disk. A tuned run
-  that is the same as another of the sweep becomes its duplicate.
+  The best trial is the best of all that are on disk. A tuned run that is the same as another of the
+  sweep becomes its duplicate.
   """
-  from posexp.reporting import trials  # slow to import, and a sweep may be refused before
-  from posexp.runs import read_runs
-
   known = {each.path: each for each in members if each.is_ready}
   made: dict[Any, list[Member]] = {}
   for each in members:
     if each.config.get("trial") and not each.unsuited:
       made.setdefault(each.path.parents[2], []).append(each)
-  found: dict[Any, trials.Tuning] = {}
+  found: dict[Any, Tuning] = {}
   for each in [each for each in members if not each.is_ready]:
     group = each.fixed.path.parent
     states = {trial.state for trial in made.get(group, ())}
@@ -170,7 +171,7 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
     if states != {DONE}:
       continue
     if group not in found:
-      found[group] = trials.tunings(read_runs([group / "trials"], trials=True)[0])[0]
+      found[group] = tunings(read_runs([group / "trials"], trials=True)[0])[0]
     if (best := found[group].among(each.among).best) is None:
       each.state, each.reason = FAILED, "all of its trials diverged"
       continue
@@ -242,7 +243,7 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
     if len(own) < most:
       yield f"note      {name}: {counted(len(own), 'trial')} and not {most}"
   left = sum(each.state != DONE for each in runs)
-  took = usual_seconds(next(iter(groups.values()))[0].config) if left else []
+  took = _usual_seconds(next(iter(groups.values()))[0].config) if left else []
   if took:
     long = (
       f"about {lasting(statistics.median(took) * left)} one at a time, as {len(took)} before took"
@@ -250,3 +251,16 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
     yield f"          {counted(left, 'run')} to train: {long}"
   elif left:
     yield f"          {counted(left, 'run')} to train; the first that ends says how long they take"
+
+
+def _usual_seconds(config: Mapping[str, Any]) -> list[float]:
+  """Return how long finished runs have taken of the task, the model and the steps of a config."""
+
+  def facts(of: Mapping[str, Any]) -> list[Any]:
+    return [of["task"], of["model"], *(of["train"].get(name) for name in SIZES)]
+
+  runs: list[Run] = []
+  with contextlib.suppress(UserError):  # there are none
+    runs = read_runs([Path(config["runs"], str(config["task"]["name"]))], trials=True)[0]
+  found = [run.score("time/seconds") for run in runs if facts(run.config) == facts(config)]
+  return [seconds for seconds in found if seconds is not None]

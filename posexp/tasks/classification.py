@@ -12,7 +12,7 @@ import numpy as np
 from posexp.data import batches
 from posexp.data.examples import Examples
 from posexp.data.splits import Rows
-from posexp.runs.predictions import write_predictions
+from posexp.runs.predictions import LABELS, write_predictions
 from posexp.tasks.contract import Snapshot, Task
 from posexp.tasks.results import Outputs, prefixed, rows_of
 
@@ -83,6 +83,7 @@ class Classification(Task):
   score: ClassVar[str] = "validation/accuracy"
   headline: ClassVar[tuple[str, ...]] = ("test/accuracy", "test/macro_f1")
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "macro_f1")
+  prediction_columns = LABELS
 
   def smallest_model(self, encoding, size, positions) -> ClassifierSpec:
     from posexp.models.classifier import ClassifierSpec

@@ -26,7 +26,7 @@ from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_rows, read_summary
-from posexp.runs.metrics import Metric
+from posexp.runs.metrics import METRICS, Metric
 from posexp.runs.predictions import Columns, are_whole
 from posexp.tasks.results import Outputs, prefixed, result_table
 
@@ -197,9 +197,7 @@ class Task(Protocol):
   # nor the texts of a split depend on them.
   adjustable: ClassVar[tuple[str, ...]] = ()
   compare_by: ClassVar[str] = "accuracy"  # what right / tokens of `predict` is, over all examples
-  prediction_columns: ClassVar[Columns | None] = (
-    None  # of its predictions, where no task of posexp has these
-  )
+  prediction_columns: ClassVar[Columns | None] = None  # of what it writes, by which runs compare
 
   name: str  # a folder of this name holds the runs
 
@@ -276,6 +274,18 @@ class Task(Protocol):
     """Yield the lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]
     yield from result_table(self.metrics, summary, EVALUATED, names)
+
+
+def declared(task: Task) -> dict[str, Any]:
+  """Describe a task for the summary of a run, which is read without the task's code: its
+  `headline`, its own `metrics`, and the `columns` of its predictions.
+  """
+  found: dict[str, Any] = {"headline": [*task.headline]}
+  if own := [metric._asdict() for metric in task.metrics if metric.name not in METRICS]:
+    found["metrics"] = own
+  if task.prediction_columns is not None:
+    found["columns"] = task.prediction_columns._asdict()
+  return found
 
 
 def finished(task: Task, folder: Path) -> dict[str, Any] | None:

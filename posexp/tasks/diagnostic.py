@@ -14,7 +14,7 @@ import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
 from posexp.runs.lengths import REACHED, extrapolation
-from posexp.runs.predictions import write_predictions
+from posexp.runs.predictions import ANSWERS, write_predictions
 from posexp.tasks.contract import ModelSpec, Snapshot, Task
 from posexp.tasks.drawn import Answers, Drawn, Example
 from posexp.tasks.results import (
@@ -43,6 +43,7 @@ class Answering(Task):
   score: ClassVar[str] = "validation/exact_match"
   headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
+  prediction_columns = ANSWERS
 
   form: str  # "decoder", "encoder" or "tagger"
   symbols: int  # that inputs and answers have

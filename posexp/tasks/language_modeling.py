@@ -20,7 +20,7 @@ from posexp.data.splits import EVALUATED
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 from posexp.runs.context_losses import BEFORE, LEAST_GAIN, write_context_losses
-from posexp.runs.predictions import write_predictions
+from posexp.runs.predictions import SEGMENTS, write_predictions
 from posexp.status import doing
 from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import Data, Snapshot, Task
@@ -117,6 +117,7 @@ class LanguageModeling(sources.Sourced, Task):
   score: ClassVar[str] = "validation/bits_per_byte"
   headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
   followed: ClassVar[tuple[str, ...]] = ("loss", "bits_per_byte")
+  prediction_columns = SEGMENTS
   adjustable = (
     "segment",
     "documents",

@@ -12,7 +12,7 @@ import numpy as np
 from posexp.data import batches, tokenizer
 from posexp.data.examples import Batch, Pairs
 from posexp.errors import UserError
-from posexp.tasks import bleu
+from posexp.runs import bleu
 
 if TYPE_CHECKING:
   from posexp.models.translator import TranslatorSpec

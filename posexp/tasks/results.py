@@ -106,9 +106,3 @@ def score_of(metrics: Sequence[Metric], key: str) -> Score:
 def metric_of(metrics: Sequence[Metric], name: str) -> Metric:
   """Return the meaning of the name of a metric."""
   return score_of(metrics, name).metric
-
-
-def declared(metrics: Sequence[Metric], headline: Iterable[str]) -> dict[str, Any]:
-  """Describe a user's own task for the summary, so that it is read without the task's code."""
-  own = [metric._asdict() for metric in metrics if metric.name not in METRICS]
-  return {"headline": [*headline]} | ({"metrics": own} if own else {})

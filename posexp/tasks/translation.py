@@ -18,9 +18,9 @@ from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, c
 from posexp.data import batches, encoded, sources, tokenizer, writing
 from posexp.data.examples import Batch
 from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
+from posexp.runs import bleu
 from posexp.runs.metrics import Metric
-from posexp.runs.predictions import write_predictions
-from posexp.tasks import bleu
+from posexp.runs.predictions import TRANSLATIONS, write_predictions
 from posexp.tasks.contract import Snapshot, Task
 from posexp.tasks.parallel import ParallelData, TextPair
 from posexp.tasks.results import (
@@ -64,6 +64,7 @@ class Translation(Task):
   headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")
   metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", "token accuracy", percent=True),)
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "bleu", "exact_match")
+  prediction_columns = TRANSLATIONS
   adjustable = ("beam", "length_penalty", "bleu_pairs")
 
   name: Name = "translation"

@@ -19,9 +19,8 @@ from posexp.errors import NotFinite
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
-from posexp.tasks import TASKS
-from posexp.tasks.contract import Data, ModelSpec
-from posexp.tasks.results import declared, prefixed, score_of
+from posexp.tasks.contract import Data, ModelSpec, declared
+from posexp.tasks.results import prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
@@ -93,10 +92,9 @@ def run_training(
   with Trackers(trackers, run, setup.config, facts) as opened:
     terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
     job = Job(run, setup, data, program, rhythm, opened, started)
-    task = setup.task
-    own = {} if type(task) in TASKS.values() else declared(task.metrics, task.headline)
+    own = declared(setup.task)
     if setup.config.get("trial"):
-      own |= {"headline": [run.metric.key]}
+      own["headline"] = [run.metric.key]
     try:
       summary = conclude(job, fit(job, step, batches, upcoming))
     except NotFinite as error:
@@ -260,7 +258,9 @@ def validation_metrics(job: Job, state: State) -> dict[str, float]:
   """Return the metrics of the validation split; UserError if one is not finite."""
   doing(f"validating on {job.data.sizes['validation']:,} {job.data.item}s")
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
-  return check_finite(prefixed("validation", measured))
+  row = check_finite(prefixed("validation", measured))
+  chosen = job.run.metric.key
+  return {chosen: row.pop(chosen)} | row if chosen in row else row  # first, as readers expect it
 
 
 def exhausted(job: Job) -> bool:

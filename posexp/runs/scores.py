@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from posexp.runs import Run
 from posexp.runs.metrics import COST, Score, declared, score
-from posexp.tasks import tasks
+from posexp.runs.run import Run
+
+# Runs of earlier versions name no headline where their task was one of these kinds, or else a
+# diagnostic.
+EARLIER = {
+  "text_classification": ("test/accuracy", "test/macro_f1"),
+  "who_acts": ("test/accuracy", "test/macro_f1"),
+  "translation": ("test/bleu", "test/chrf"),
+  "numbers": ("test/exact_match", "beyond/exact_match"),
+  "language_modeling": ("test/bits_per_byte", "test/perplexity"),
+}
+DIAGNOSTIC = ("beyond/exact_match", "test/exact_match")
 
 
 def measured(runs: Iterable[Run]) -> dict[str, Score]:
@@ -27,12 +34,11 @@ def measured(runs: Iterable[Run]) -> dict[str, Score]:
 def headline(runs: Sequence[Run]) -> Score | None:
   """Return the score that the task of these runs is about; None if they have none.
 
-  It is the first that the summary or the task's class names in its `headline`, or else the first of
-  the test split.
+  It is the first of their `headline` that they have measured, or else the first of the test split.
   """
   found = measured(runs)
-  named = next((run.summary["headline"] for run in runs if "headline" in (run.summary or {})), None)
-  named = named or getattr(tasks().get(runs[0].settings["task.kind"]), "headline", ())
+  said = (run.summary["headline"] for run in runs if "headline" in (run.summary or {}))
+  named = next(said, EARLIER.get(runs[0].settings["task.kind"], DIAGNOSTIC))
   tested = [each for each in found.values() if (each.split, each.part) == ("test", "")]
   chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
   return chosen[0] if chosen else None
@@ -56,16 +62,3 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
 def lengths(parts: Sequence[Score]) -> bool:
   """Return whether the parts of a split are lengths, rather than groups with names."""
   return all(re.match(r"\d", each.part) for each in parts)
-
-
-def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
-  """Return the steps at which all runs have logged a score, [S], and its values, [runs,S]."""
-  histories = [
-    {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs
-  ]
-  steps = sorted(set.intersection(*map(set, histories))) if histories else []
-  return np.array(steps), np.array([[each[step] for step in steps] for each in histories])
-
-
-def _finite(value: object) -> bool:
-  return isinstance(value, int | float) and math.isfinite(value)
