@@ -10,7 +10,7 @@ from pathlib import Path
 
 COMMANDS = (
   "train", "evaluate", "inspect", "check", "report", "compare", "leaderboard", "translate",
-  "generate", "export", "clean", "sync",
+  "generate", "clean", "sync",
 )  # fmt: skip
 
 

@@ -161,12 +161,12 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   """Open a run with the options that were given for its measurement."""
   from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
-  from posexp.training.from_folder import open_released
-  from posexp.training.restore import OF_DATA, RELEASED, open_alone, open_trained, with_options
+  from posexp.training.restore import OF_DATA, open_alone, open_trained, with_options
+  from posexp.training.sources import source
 
   prepare()
-  if str(path).startswith(RELEASED):
-    trained = open_released(str(path), args.options, data=args.text is None)
+  if (released := source(path)) is not None:
+    trained = released.open(args.options, data=args.text is None)
     doing(f"measuring {path}")
     return trained
   given = command_line.read(args.options)

@@ -30,7 +30,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posexp import storage
 from posexp.config import plugins
@@ -38,6 +38,9 @@ from posexp.config.arguments import command, load_plugins
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
+
+if TYPE_CHECKING:
+  from posexp.training.sources import Source
 
 MOST = 4096  # positions that figures can show
 
@@ -49,8 +52,12 @@ def inspect(argv: list[str]) -> list[Path]:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
   parser = OptionsParser("inspect", __doc__, "an encoding with its options, or a run")
-  if any(word.startswith("hf:") for word in argv):
-    return _shown(*side_by_side(load_plugins(argv)))
+  if any(re.match(r"\w+:", word) for word in argv):
+    from posexp.training.sources import source  # slow to import
+
+    argv = load_plugins(argv)
+    if models := [each for each in map(source, argv) if each is not None]:
+      return _shown(*side_by_side(argv, models))
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
   own = [word for word in argv if re.match(r"(run|out|text)=|positions=[-+.\d]", word)]
   named = dict(word.split("=", 1) for word in own)
@@ -75,13 +82,16 @@ def inspect(argv: list[str]) -> list[Path]:
   return _shown(card, out)
 
 
-def side_by_side(argv: list[str]) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
-  """Return what looks at released models, and at runs beside them, and the folder of figures.
+def side_by_side(
+  argv: list[str], sources: Sequence[Source]
+) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
+  """Return what looks at models of a source, and at runs beside them, and the folder of figures.
 
   Raises:
     UserError: something else was typed beside them.
   """
-  models = [word for word in argv if word.startswith("hf:") or is_path(word)]
+  known = {each.name for each in sources}
+  models = [word for word in argv if word in known or is_path(word)]
   own = [word for word in argv if word not in models]
   named = dict(word.partition("=")[::2] for word in own)
   if len(named) < len(own) or {*named} - {"out", "positions"} or "" in named.values():
@@ -90,15 +100,10 @@ def side_by_side(argv: list[str]) -> tuple[Callable[[], tuple[list[str], list[Pa
       "each once"
     )
   count = positions_of(named)["positions"]
-  names = [re.sub(r"[^\w.-]+", "-", word.removeprefix("hf:")).strip("-.") for word in models]
-  out = Path(named.get("out") or Path("inspect", "hf", folder_name(names)))
-
-  def look() -> tuple[list[str], list[Path]]:
-    from posexp.analysis import side_by_side as both
-
-    return both.inspect([w if w.startswith("hf:") else Path(w) for w in models], out, count)
-
-  return look, out
+  prefix = sources[0].name.partition(":")[0]
+  names = [re.sub(r"[^\w.-]+", "-", word.removeprefix(f"{prefix}:")).strip("-.") for word in models]
+  out = Path(named.get("out") or Path("inspect", prefix, folder_name(names)))
+  return lambda: sources[0].inspect(models, out, count), out
 
 
 def _shown(look: Callable[[], tuple[list[str], list[Path]]], out: Path) -> list[Path]:

@@ -26,6 +26,40 @@ def test_a_room_uses_only_the_rooms_below_it():
   assert done.returncode == 0, done.stdout + done.stderr
 
 
+def imports():
+  """By its name, which modules of posexp a module imports, be it for types or in a function."""
+  names = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in FILES
+  }
+  found = {}
+  for name, file in names.items():
+    of = found[name] = set()
+    for node in ast.walk(parsed()[str(file.relative_to(ROOT))][1]):
+      if isinstance(node, ast.Import):
+        of |= {each.name for each in node.names}
+      elif isinstance(node, ast.ImportFrom):
+        of |= {f"{node.module}.{each.name}" for each in node.names} | {node.module}
+    of &= names.keys() - {name}
+  return found
+
+
+def circle(graph):
+  """Some names of a graph that lead to each other; none where each leads on."""
+  left = dict(graph)
+  while ends := [name for name, after in left.items() if not after & left.keys()]:
+    for name in ends:
+      del left[name]
+  return left
+
+
+def test_no_modules_import_each_other_even_for_types():
+  found = imports()
+  # A package imports its modules, and these their package, where it is only a place.
+  assert not circle({name: after - {name.rpartition(".")[0]} for name, after in found.items()})
+  assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}).keys() == {"a", "b", "c"}
+
+
 def test_the_root_holds_little_more_than_commands():
   assert len(list(PACKAGE.glob("*.py"))) <= 21
 

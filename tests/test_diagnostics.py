@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import RPR, Encoding
+from posexp.encodings import Encoding
+from posexp.encodings.relative import RPR
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.runs.lengths import extrapolation, reach
 from posexp.tasks import diagnostic_tasks, state_tasks
-from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn
+from posexp.tasks.diagnostic import Drawn
+from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP
 from posexp.tasks.echo import EchoData
 
 TINY = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, dropout=0.0)

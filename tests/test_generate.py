@@ -10,8 +10,12 @@ from order import compilations
 from seed import SEED
 
 from posexp.data.vocabulary import END
-from posexp.encodings import FIRE, CoPE, Learned, RoPE, Sinusoidal, TransformerXL
+from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.contextual import CoPE
+from posexp.encodings.distance import FIRE
+from posexp.encodings.relative import TransformerXL
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.rotary import RoPE
 from posexp.models import sampling
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import CONSECUTIVE, Positions

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import RPR, Sinusoidal, TransformerXL
+from posexp.encodings.additive import Sinusoidal
+from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions

@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_references(name):
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if f"distance/{name}" in GOLDEN])
 def test_distances_are_mapped_by_their_rules(name):
-  got = np.asarray(mapped(RoPE(**OPTIONS[name]), *[jnp.arange(24)[None]] * 2)[0])
+  got = np.asarray(mapped(RoPE(**OPTIONS[name]).distance, *[jnp.arange(24)[None]] * 2)[0])
   np.testing.assert_array_equal(np.tril(got), np.tril(GOLDEN[f"distance/{name}"]))
   np.testing.assert_array_equal(got, -got.T)
 
@@ -89,7 +89,7 @@ def test_each_pair_is_turned_by_its_own_angle(options, causal):
     change = next((np.exp(x) for path, x in p.items() if path.endswith("alpha")), np.ones((1, 1)))
     n = (i if causal else np.full(len(i), j.max())) - j.min() + 1
     omega = encoding.frequencies(8, n)[:, None] * change  # [Q,1 or H,M]
-    far = np.asarray(mapped(encoding, i[None], j[None])[0])
+    far = np.asarray(mapped(encoding.distance, i[None], j[None])[0])
     turn = np.exp(1j * np.einsum("ij,ihm->ihjm", far, omega))
     turn = np.broadcast_to(turn, (len(i), q.shape[2], len(j), 4))
     one, other = np.reshape(np.arange(8), (2, 4), order="C" if encoding.layout == "half" else "F")

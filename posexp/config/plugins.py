@@ -4,6 +4,7 @@
     TASKS = {"first": First}                 likewise, with the methods of posexp.Task
     TRACKERS = {"lines": Lines}              likewise, with a method `open`
     OPTIMIZERS = {"clipped": clipped}        a function that returns an optax transformation
+    SOURCES = {"npz": Arrays}                a posexp.Source: init=npz:FILE takes weights from it
     COMMANDS = {"hello": hello}              a function without arguments: python -m posexp hello
     CONFIGS = "configs"                      a folder beside the file, for Hydra's search path
 
@@ -65,6 +66,7 @@ OPTIONS = Kind(
   _is_dataclass, "no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
 )
 FUNCTION = Kind(callable, "no function")
+CLASS = Kind(lambda value: isinstance(value, type), "no class")
 ROW = Kind(lambda value: isinstance(value, dict), "no mapping, as are the rows of families.yaml")
 FOLDER = Kind(Path.is_dir, "no folder beside the file")
 
@@ -90,6 +92,7 @@ GROUPS = {
     lambda name, options: {"task": {"name": name, **options, "kind": name}},
   ),
   "tracker": Group("TRACKERS", OPTIONS, config=lambda name, options: {"tracker": {name: options}}),
+  "source": Group("SOURCES", CLASS),
   "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
   "command": Group("COMMANDS", FUNCTION),
   "config": Group("CONFIGS", FOLDER),

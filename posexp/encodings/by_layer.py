@@ -7,8 +7,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from posexp.config import build, look_up, plugins
 from posexp.config.checks import Count
 from posexp.encodings.base import Encoding, Layer
+from posexp.encodings.table import ENCODINGS
 from posexp.errors import UserError
 
 # Positions of released models, by the defaults of Hugging Face's code (transformers 5.24.0); the
@@ -31,8 +33,6 @@ def parsed(text: str) -> tuple[Layer, ...]:
   Raises:
     ValueError: it cannot be read, or the encoding is wrong.
   """
-  from posexp.encodings import ENCODINGS, make_encoding  # whose table has `ByLayer` itself
-
   count, *words = text.split() or [""]
   if not count.isdecimal():
     count, words = "1", [count, *words]
@@ -52,14 +52,14 @@ def parsed(text: str) -> tuple[Layer, ...]:
   for key, value in limits.items():
     if value is not None and not (value.isdecimal() and 0 < int(value) < 2**31):
       raise ValueError(f"has {key}={value}, which must be a number of tokens")
+  if name == "by_layer":
+    raise ValueError("has by_layer in it, which does not nest")
+  if name in plugins.found("encoding"):  # a run records the plugin of `encoding` alone
+    raise ValueError(f"has {name} of a plugin: mix it there, by a method `layers` of its class")
   try:
-    made = make_encoding({"encoding": name, name: options})
+    made = build(look_up(ENCODINGS, name, "encoding"), options, where=name)
   except UserError as error:
     raise ValueError(f"has a part {text!r}: {error}") from None
-  if isinstance(made, ByLayer):
-    raise ValueError("has by_layer in it, which does not nest")
-  if name not in ENCODINGS:  # a run records the plugin of `encoding` alone
-    raise ValueError(f"has {name} of a plugin: mix it there, by a method `layers` of its class")
   window, chunk = (value and int(value) for value in limits.values())
   return (Layer(made, window, chunk),) * int(count)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -135,7 +136,16 @@ class RoPE(Encoding):
   @property
   def radius(self) -> float:
     """What multiplies turned queries and keys; their logits by its square."""
-    return self.attention_factor or SCALINGS[self.scaling].attention_factor(self)
+    own = SCALINGS[self.scaling].attention_factor
+    return self.attention_factor or own(self.factor, self.trained_length)
+
+  def distance(self, i: Array, j: Array) -> Array:
+    """Return the distances int by which queries at i and keys at j ≤ i are turned."""
+    row = MAPS[self.map]
+    return row.distance(i, j, **self._given(row.needs))
+
+  def _given(self, options: Sequence[str]) -> dict[str, Any]:
+    return {option: getattr(self, option) for option in options}
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     omega = self.frequencies(head_dim)
@@ -167,7 +177,10 @@ class RoPE(Encoding):
         f"share={self.share:g} of a head's {head_dim} channels must be even, as they turn in pairs"
       )
     n = np.ones((1, 1), int) if lengths is None else lengths[:, None]
-    omega = SCALINGS[self.scaling].frequencies(self, turning, n)
+    row = SCALINGS[self.scaling]
+    omega = row.frequencies(
+      self.base, turning, n, self.factor, **self._given((*row.needs, *row.takes))
+    )
     moving = np.arange(turning // 2) < int(self.p * turning) // 2
     omega = np.broadcast_to(np.where(moving, omega, 0.0), (len(n), turning // 2))
     return omega[0] if lengths is None else omega

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,6 @@ from posexp.encodings.columns import neighbors
 from posexp.encodings.maps import mapped
 from posexp.encodings.sinusoids import REACH, sinusoids
 from posexp.kernels.gradients import scores
-
-if TYPE_CHECKING:
-  from posexp.encodings.rotary import RoPE
 
 
 class Change(nnx.Module):
@@ -150,6 +147,22 @@ def length_seen(span: Span) -> Array:
   return jnp.where(seen, key, -REACH).max(-1) - first + 1
 
 
+class Turning(Protocol):
+  """What a rotation of pairs asks of the options of RoPE."""
+
+  layout: str
+  map: str  # "none": distances are as they are
+  radius: float
+  by_length: bool  # whether frequencies depend on the current length
+  trained_length: int
+
+  def frequencies(self, head_dim: int, lengths: np.ndarray | None = None) -> np.ndarray:
+    """Return radians per position, float64 [M]; of lengths int [N], [N,M]."""
+
+  def distance(self, i: Array, j: Array) -> Array:
+    """Return the distances int by which queries at i and keys at j ≤ i are turned."""
+
+
 class PairRotation(Rotation):
   """A rotation by angles of each pair of query and key, whose logits are summed plane by plane.
 
@@ -158,7 +171,7 @@ class PairRotation(Rotation):
   are one row.
   """
 
-  def __init__(self, rope: RoPE, head_dim: int, change: Callable[[Span], Array] | None = None):
+  def __init__(self, rope: Turning, head_dim: int, change: Callable[[Span], Array] | None = None):
     super().__init__(rope.frequencies(head_dim), head_dim, rope.layout, rope.radius, change)
     self.rope, self.head_dim = rope, head_dim
     self.fixed: Turns | None = None  # the frequencies [M] of all queries, where they are given
@@ -220,7 +233,7 @@ class PairRotation(Rotation):
     """Return the logits [B,H,Q,K] of the turning channels of q, k, which nothing scales but
     `radius`².
     """
-    distance = mapped(self.rope, span.query, span.key)[:, None]
+    distance = mapped(self.rope.distance, span.query, span.key)[:, None]
 
     def of_plane(query: Array, key: Array, frequency: Turns) -> Array:
       angle = angles(distance, frequency)

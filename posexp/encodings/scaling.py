@@ -1,23 +1,21 @@
 """Frequencies of RoPE for texts that are longer than those of training: a row of SCALINGS each.
 
-A scaling is a function of the options of RoPE, the number r of channels that turn and the current
-length n, int [N,1]. It returns radians per position, float64 [M] or, if n matters, [N,M], of the
-M = r/2 planes. L₀ is `trained_length`, s is `factor`, and ω_t = base^(−2t/r).
+A scaling is a function of the `base` of RoPE, the number r of channels that turn, the current
+length n, int [N,1], the `factor` s, and the options that its row names. It returns radians per
+position, float64 [M] or, if n matters, [N,M], of the M = r/2 planes. L₀ is `trained_length`, and
+ω_t = base^(−2t/r).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from posexp.encodings.sinusoids import frequencies
-
-if TYPE_CHECKING:
-  from posexp.encodings.rotary import RoPE
 
 FAST, SLOW = 32.0, 1.0  # turns over L₀: YaRN's planes of more are kept, those of fewer divided
 LLAMA_FAST = 4.0  # the same of Llama 3
@@ -26,32 +24,35 @@ LLAMA_FAST = 4.0  # the same of Llama 3
 class Scaling(NamedTuple):
   """A rule for frequencies, with the options that it needs and those that it takes."""
 
-  frequencies: Callable[[RoPE, int, np.ndarray], np.ndarray]
+  frequencies: Callable[..., np.ndarray]
   needs: tuple[str, ...] = ()
   takes: tuple[str, ...] = ()
-  attention_factor: Callable[[RoPE], float] = lambda rope: 1.0  # of turned queries and keys
+  # Multiplies turned queries and keys, by the factor and the trained length.
+  attention_factor: Callable[[float, int | None], float] = lambda factor, trained_length: 1.0
   by_length: bool = False  # whether n matters; if so, n ≤ L₀ has the frequencies of n = L₀
 
 
-def plain(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+def plain(base: float, turning: int, n: np.ndarray, factor: float) -> np.ndarray:
   """Return ω_t."""
-  return frequencies(turning, rope.base)
+  return frequencies(turning, base)
 
 
-def linear(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+def linear(base: float, turning: int, n: np.ndarray, factor: float) -> np.ndarray:
   """Return ω_t/s, as if positions were divided (Chen et al. 2023)."""
-  return frequencies(turning, rope.base) / rope.factor
+  return frequencies(turning, base) / factor
 
 
-def ntk(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+def ntk(base: float, turning: int, n: np.ndarray, factor: float) -> np.ndarray:
   """Return ω_t of base·s^(r/(r−2)): the slowest plane is divided by s, the fastest kept."""
-  return frequencies(turning, rope.base * rope.factor ** _power(turning))
+  return frequencies(turning, base * factor ** _power(turning))
 
 
-def dynamic(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+def dynamic(
+  base: float, turning: int, n: np.ndarray, factor: float, *, trained_length: int
+) -> np.ndarray:
   """Return what `ntk` gives with 1 + s(n − L₀)/L₀ in place of s (Hugging Face); up to L₀, ω_t."""
-  beyond = np.maximum(n - rope.trained_length, 0) / rope.trained_length
-  base = rope.base * (1 + rope.factor * beyond) ** _power(turning)
+  beyond = np.maximum(n - trained_length, 0) / trained_length
+  base = base * (1 + factor * beyond) ** _power(turning)
   return base ** (-np.arange(0, turning, 2) / turning)
 
 
@@ -60,58 +61,78 @@ def _power(turning: int) -> float:
 
 
 def by_parts(
-  rope: RoPE, turning: int, n: np.ndarray, fast: float = FAST, ramp: str = ""
+  base: float,
+  turning: int,
+  n: np.ndarray,
+  factor: float,
+  *,
+  trained_length: int,
+  beta_fast: float | None,
+  beta_slow: float | None,
+  ramp: str,
+  truncate: bool = True,
+  fast: float = FAST,
 ) -> np.ndarray:
   """Return g ω_t + (1 − g) ω_t/s, g from 1 in fast planes to 0 in slow ones (Peng et al. 2023).
 
   The ramp of g is linear in the number of `turns` over L₀, as in the paper, or in the `index` of
-  the plane, as in the authors' code and in Hugging Face's. `fast` and `ramp` replace defaults.
+  the plane, as in the authors' code and in Hugging Face's. `fast` is the default of `beta_fast`.
 
   Raises:
     ValueError: planes that are kept turn less than those that are divided.
   """
-  omega = frequencies(turning, rope.base)
-  fast, slow = rope.beta_fast or fast, rope.beta_slow or SLOW
+  omega = frequencies(turning, base)
+  fast, slow = beta_fast or fast, beta_slow or SLOW
   if fast <= slow:
     raise ValueError(f"beta_fast={fast:g} must be above beta_slow={slow:g}")
-  if (ramp or rope.ramp) == "turns":
-    kept = (omega * rope.trained_length / (2 * np.pi) - slow) / (fast - slow)
+  if ramp == "turns":
+    kept = (omega * trained_length / (2 * np.pi) - slow) / (fast - slow)
   else:
     first, last = (
-      turning * math.log(rope.trained_length / (2 * np.pi * beta)) / (2 * math.log(rope.base))
+      turning * math.log(trained_length / (2 * np.pi * beta)) / (2 * math.log(base))
       for beta in (fast, slow)
     )
-    if rope.truncate:
+    if truncate:
       first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, turning - 1)
     last += 0.001 if first == last else 0.0
     kept = 1 - np.clip((np.arange(turning // 2) - first) / (last - first), 0, 1)
   kept = np.clip(kept, 0, 1)
-  return kept * omega + (1 - kept) * omega / rope.factor
+  return kept * omega + (1 - kept) * omega / factor
 
 
-def longrope(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+def longrope(
+  base: float,
+  turning: int,
+  n: np.ndarray,
+  factor: float,
+  *,
+  trained_length: int,
+  short_factors: Sequence[float],
+  long_factors: Sequence[float],
+) -> np.ndarray:
   """Return ω_t divided by the plane's factor, the long one if n > L₀ (Ding et al. 2024).
 
   Raises:
     ValueError: there are more or fewer factors than planes.
   """
   planes = turning // 2
-  for name in ("short_factors", "long_factors"):
-    if (count := len(getattr(rope, name))) != planes:
-      raise ValueError(f"{name} must have {planes} numbers, one per plane of a head, not {count}")
-  factors = np.where(n > rope.trained_length, rope.long_factors, rope.short_factors)
-  return frequencies(turning, rope.base) / factors
+  for name, given in {"short_factors": short_factors, "long_factors": long_factors}.items():
+    if len(given) != planes:
+      raise ValueError(
+        f"{name} must have {planes} numbers, one per plane of a head, not {len(given)}"
+      )
+  return frequencies(turning, base) / np.where(n > trained_length, long_factors, short_factors)
 
 
-def yarn_attention(rope: RoPE) -> float:
+def yarn_attention(factor: float, trained_length: int | None) -> float:
   """Return 0.1 ln s + 1."""
-  return 0.1 * math.log(rope.factor) + 1
+  return 0.1 * math.log(factor) + 1
 
 
-def longrope_attention(rope: RoPE) -> float:
+def longrope_attention(factor: float, trained_length: int | None) -> float:
   """Return √(1 + ln s/ln L₀)."""
-  return math.sqrt(1 + math.log(rope.factor) / math.log(rope.trained_length))
+  return math.sqrt(1 + math.log(factor) / math.log(trained_length))
 
 
 LENGTH, BETAS = ("trained_length",), ("beta_fast", "beta_slow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from posexp.parsing.trees import Tree
 
 if TYPE_CHECKING:
   from posexp.parsing.model import ParserSpec
-  from posexp.parsing.task import Parsing
 
 READ = {
   "words": "words",
@@ -31,11 +30,20 @@ WIDER = 3  # the ratio of successive lengths of batches beyond those of training
 FEWEST = 8  # rows of these batches at least, so that several devices can share them
 
 
+class Reader(Protocol):
+  """The task that reads the sentences: its inputs, and the model for them."""
+
+  inputs: str  # a key of READ
+
+  def model(self, lexicon: Lexicon, encoding, size, positions) -> ParserSpec:
+    """Return the specification of a parser for a treebank with this lexicon."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TreebankData(batches.Bucketed):
   """Sentences with their trees, ready for a parser."""
 
-  task: Parsing
+  task: Reader
   lexicon: Lexicon
   trees_of: Mapping[str, Sequence[Tree]]  # by split
   examples: dict[str, Sentences]
@@ -47,7 +55,7 @@ class TreebankData(batches.Bucketed):
 
   @classmethod
   def of(
-    cls, task: Parsing, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str]
+    cls, task: Reader, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str]
   ) -> Self:
     """Build the data from trees by split; too long training trees are already removed."""
     examples = {

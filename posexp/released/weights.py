@@ -18,10 +18,10 @@ from posexp.encodings import make_encoding
 from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
-from posexp.models.masked import MaskedSpec
 from posexp.models.size import Size
 from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
+from posexp.released.masked import MaskedSpec
 from posexp.released.tokens import Ends, check_rows, ends_of, opened, text_of
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}

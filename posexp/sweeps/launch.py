@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import configure_log
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,8 +16,8 @@ from posexp.config import command_line, options, resolve
 from posexp.config.arguments import flush_output, say, status_of
 from posexp.config.checks import typed
 from posexp.config.help import help_text
+from posexp.config.overrides import read
 from posexp.errors import UserError, no_folder, writing
-from posexp.released import PREFIX
 from posexp.sweeps import handover, slurm
 from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
@@ -57,10 +58,7 @@ def _launch(train: Train, means: Means) -> int:
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)
-  if any(o.key_or_group == "init" and PREFIX in o.input_line for o in args.overrides):
-    from posexp.training.released_options import of_released  # slow to import
-
-    args.overrides = of_released(args.overrides)
+  args.overrides = _of_source(args.overrides)
   if args.shell_completion:
     command_line.complete(args.shell_completion)
     return 0
@@ -98,6 +96,17 @@ def _launch(train: Train, means: Means) -> int:
     flush_output()
     raise lost[0]
   return int(failed)
+
+
+def _of_source(typed: list[Override]) -> list[Override]:
+  """Return what was typed, after the options of the model whose weights runs start from."""
+  names = [o.value() for o in typed if o.key_or_group == "init" and ":" in o.input_line]
+  if not names:
+    return typed
+  from posexp.training.sources import source  # slow to import
+
+  released = source(names[-1])
+  return typed if released is None else read(released.overrides([o.input_line for o in typed]))
 
 
 def _log_as(cfg: DictConfig) -> list[OSError]:

@@ -6,6 +6,8 @@ A diagnostic of your own inherits `Diagnostic`, says how many symbols it has, an
 from __future__ import annotations
 
 import dataclasses
+import functools
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +18,7 @@ from posexp.config.checks import Count, Name, between, check
 from posexp.runs.lengths import REACHED, extrapolation
 from posexp.runs.predictions import ANSWERS, write_predictions
 from posexp.tasks.contract import ModelSpec, Snapshot, Task
-from posexp.tasks.drawn import Answers, Drawn, Example
+from posexp.tasks.drawn import Answers, Example
 from posexp.tasks.results import (
   Outputs,
   aligned,
@@ -141,6 +143,49 @@ class Answering(Task):
     )
     if "beyond/reach" in summary:
       yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(Answers):
+  """Examples of a diagnostic, made anew in each step of training."""
+
+  task: Diagnostic
+
+  epoch: ClassVar[int] = 10_000  # since examples never end
+  source: ClassVar[str] = "drawn anew in each step"
+
+  @functools.cached_property
+  def lengths(self):
+    task = self.task
+    trained = tuple(range(task.shortest, task.longest + 1))
+    within = tuple(n for n in task.lengths if n <= task.longest)
+    beyond = tuple(n for n in task.lengths if n > task.longest)
+    found = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    return {split: each for split, each in found.items() if each}
+
+  @functools.cached_property
+  def blind(self):
+    return {n: self.task.chance(n) for n in self.task.lengths}
+
+  def training(self, random, rows):
+    lengths = random.choice(self.lengths["train"], rows)
+    return [self.task.draw(random, length) for length in lengths.tolist()]
+
+  def widest(self, length):
+    return self.task.draw(np.random.default_rng(0), length)
+
+  @functools.cached_property
+  def splits(self):
+    """Draw `task.examples` of each length; for validation that many in all, of mixed lengths."""
+    found, count = {}, self.task.examples
+    for split, choices in self.lengths.items():
+      if split == "train":
+        continue
+      random = np.random.default_rng(zlib.crc32(f"{self.task.name} {split}".encode()))
+      mixed = split == "validation"
+      lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
+      found[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -20,13 +19,28 @@ from posexp.data.batches import GRANULE
 from posexp.data.examples import Batch, numbered
 from posexp.tasks.contract import Data, ModelSpec
 
-if TYPE_CHECKING:
-  from posexp.tasks.diagnostic import Answering, Diagnostic
-
 PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
+
+
+class Form(Protocol):
+  """The task of examples: how a model reads and answers them."""
+
+  question: ClassVar[int]  # the input's last symbols that a decoder reads behind SEP
+  symbol_names: ClassVar[tuple[str, ...]]  # if they are not called by their numbers
+
+  @property
+  def form(self) -> str:
+    """Whether a "decoder" writes the answer, or an "encoder" or a "tagger" gives it."""
+
+  @property
+  def symbols(self) -> int:
+    """The number of symbols that inputs and answers have."""
+
+  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
+    """Return a decoder, or a classifier."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Answers(Data):
   for every run.
   """
 
-  task: Answering
+  task: Form
 
   item: ClassVar[str] = "example"
   unit: ClassVar[str] = "examples"
@@ -174,49 +188,6 @@ class Answers(Data):
     mask[len(examples) :, 0] = True  # attention needs a key in every row
     classes = np.array([int(y[0]) for _, y in examples], np.int32)
     return batch | {"labels": np.pad(classes, (0, rows - len(classes)))}
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn(Answers):
-  """Examples of a diagnostic, made anew in each step of training."""
-
-  task: Diagnostic
-
-  epoch: ClassVar[int] = 10_000  # since examples never end
-  source: ClassVar[str] = "drawn anew in each step"
-
-  @functools.cached_property
-  def lengths(self):
-    task = self.task
-    trained = tuple(range(task.shortest, task.longest + 1))
-    within = tuple(n for n in task.lengths if n <= task.longest)
-    beyond = tuple(n for n in task.lengths if n > task.longest)
-    found = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
-    return {split: each for split, each in found.items() if each}
-
-  @functools.cached_property
-  def blind(self):
-    return {n: self.task.chance(n) for n in self.task.lengths}
-
-  def training(self, random, rows):
-    lengths = random.choice(self.lengths["train"], rows)
-    return [self.task.draw(random, length) for length in lengths.tolist()]
-
-  def widest(self, length):
-    return self.task.draw(np.random.default_rng(0), length)
-
-  @functools.cached_property
-  def splits(self):
-    """Draw `task.examples` of each length, but of validation altogether, as in training."""
-    found, count = {}, self.task.examples
-    for split, choices in self.lengths.items():
-      if split == "train":
-        continue
-      random = np.random.default_rng(zlib.crc32(f"{self.task.name} {split}".encode()))
-      mixed = split == "validation"
-      lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
-      found[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
-    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,13 +14,11 @@ import numpy as np
 from posexp import reading, storage
 from posexp.config import show
 from posexp.errors import UserError, near
-from posexp.released import PREFIX
-from posexp.released.weights import Released
 from posexp.runs import Run, digest, parents, read_run
 from posexp.tasks.contract import Data
-from posexp.training.from_folder import keep_tokens, of_folder, plain
 from posexp.training.restore import open_beside
 from posexp.training.setup import Setup
+from posexp.training.sources import Source, path_of, source
 from posexp.training.step import Program, State
 
 log = logging.getLogger("posexp")
@@ -35,7 +33,7 @@ def check_data(setup: Setup) -> None:
   The tokens and the splits of both are then the same, so a child never learns a text by which its
   parent was tested.
   """
-  if setup.config.get("init") is None or released_name(setup.config):
+  if setup.config.get("init") is None or source_of(setup.config) is not None:
     return
   run = read_run(parents.path_of(setup.config))
   there = Setup.of(run.config)._replace(task=setup.task)
@@ -55,14 +53,11 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
   Raises:
     UserError: a parameter has another size in the parent, which is damaged, or has no checkpoint.
   """
-  path, name = parents.path_of(setup.config), released_name(setup.config)
+  path, released = parents.path_of(setup.config), source_of(setup.config)
   own = _by_path(program.shapes.params)
-  if name:
-    released, step, before = Released.open(name), 0, {"validation": {}}
-    labels = getattr(data, "label_names", ())
-    path, theirs = Path(name), of_folder(released, setup.task, folder, labels)
-    config = {"encoding": released.encoding["encoding"], "model": released.model}
-    config |= released.encoding
+  if released is not None:
+    theirs = released.weights(setup.task, folder, getattr(data, "label_names", ()))
+    path, config, step, before = Path(released.name), released.config(), 0, {"validation": {}}
   else:
     parent = open_beside(path, data, program.mesh)
     theirs, config = _by_path(parent.snapshot.state.params), parent.setup.config
@@ -113,29 +108,28 @@ def _by_path(tree: Any) -> dict[str, Any]:
   """Return the parameters by their paths; words have one, be there a table of positions or not."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
-  return {plain(name): leaf for name, leaf in named}
+  return {path_of(name): leaf for name, leaf in named}
 
 
-def released_name(config: Mapping[str, Any]) -> str | None:
-  """Return the released model, "hf:...", from which a resolved config starts, or None."""
-  path = (config.get("init") or {}).get("path", "")
-  return path if path.startswith(PREFIX) else None
+def source_of(config: Mapping[str, Any]) -> Source | None:
+  """Return the model of a source from which a resolved config starts, or None."""
+  return source((config.get("init") or {}).get("path", ""))
 
 
-def keep_released_tokens(setup: Setup, folder: Path) -> None:
-  """Write the tokenizer of a released model into the folder of a run that starts from it.
+def keep_tokens(setup: Setup, folder: Path) -> None:
+  """Write the tokens of a source's model into the folder of a run that starts from it.
 
   Raises:
-    UserError: there is none, or the model is another one now.
+    UserError: there are none, or the model is another one now.
   """
-  if name := released_name(setup.config):
-    released = Released.open(name)
-    if released.digest() != setup.config["init"]["results"]:
-      raise UserError(
-        f"init={name}: this is another model now than the run is named for; put that one back, or "
-        "type the command again"
-      )
-    keep_tokens(released.tokens(), folder)
+  if (released := source_of(setup.config)) is None:
+    return
+  if released.record()["results"] != setup.config["init"]["results"]:
+    raise UserError(
+      f"init={released.name}: this is another model now than the run is named for; put that one "
+      "back, or type the command again"
+    )
+  released.keep_tokens(folder)
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

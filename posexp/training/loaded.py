@@ -19,12 +19,9 @@ from posexp.encodings.rotation import PairRotation
 from posexp.encodings.sinusoids import REACH
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
-from posexp.released import PREFIX
-from posexp.released.weights import Released, parameters, tensors
 from posexp.tasks.language_modeling import LanguageModeling
-from posexp.training.from_folder import plain
-from posexp.training.released_options import changed
 from posexp.training.restore import open_alone, with_options
+from posexp.training.sources import path_of, source
 
 
 class Loaded(nnx.Module):
@@ -41,11 +38,11 @@ class Loaded(nnx.Module):
     self,
     model: nnx.Module,
     tokenizer: Any,
-    source: tuple[Released, Any] | None = None,
+    tensors: Callable[[Any], dict[str, np.ndarray]] | None = None,
     vocab_size: int | None = None,
   ):
     self.model, self.tokenizer = model, tokenizer
-    self._source, self._vocab_size = source, vocab_size
+    self._tensors, self._vocab_size = tensors, vocab_size
 
   def __call__(
     self,
@@ -119,7 +116,7 @@ class Loaded(nnx.Module):
 
   def _turning(self, length: Callable[[], int]) -> dict[int, Turns]:
     """Return the frequencies of layers that follow the length, by their numbers."""
-    blocks = enumerate(self.model.stack.blocks) if self._source is not None else ()
+    blocks = enumerate(self.model.stack.blocks) if self._tensors is not None else ()
     relations = {number: block.attention.relation for number, block in blocks}
     follow = {
       number: each
@@ -134,10 +131,10 @@ class Loaded(nnx.Module):
     Raises:
       ValueError: the model is that of a run, which has no such file.
     """
-    if self._source is None:
+    if self._tensors is None:
       raise ValueError("this model does not come from a folder of safetensors")
     params = nnx.state(self.model, nnx.Param) if params is None else params
-    return tensors(*self._source, params)
+    return self._tensors(params)
 
 
 def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = True) -> Array:
@@ -261,7 +258,7 @@ def filled(build: Any, found: dict[str, Any], dtype: str) -> nnx.Module:
 
 def named(path: tuple[Any, ...]) -> str:
   """Return a parameter's path as a text."""
-  return plain("/".join(map(str, path)))
+  return path_of("/".join(map(str, path)))
 
 
 def load(name: str | Path, *options: str) -> Loaded:
@@ -276,16 +273,10 @@ def load(name: str | Path, *options: str) -> Loaded:
   """
   if wrong := [each for each in options if "=" not in each]:
     raise UserError(f"{wrong[0]}: give an option with its value, as in rope.base=10000")
+  if (released := source(name)) is not None:
+    return released.load(options)
+  trained = open_alone(Path(name), LanguageModeling, "posexp.load reads language models")
   typed = dict(each.split("=", 1) for each in options)
-  if not str(name).startswith(PREFIX):
-    trained = open_alone(Path(name), LanguageModeling, "posexp.load reads language models")
-    trained = with_options(trained, typed) if typed else trained
-    tokenizer = kept_vocabulary(trained.run.path)
-    return Loaded(trained.snapshot.model(), tokenizer, vocab_size=tokenizer.size)
-  released = Released.open(str(name))
-  dtype = "bfloat16" if released.dtype == "bfloat16" else "float32"
-  model, encoding = changed(released, {"model.dtype": dtype} | typed)
-  spec = released.spec(model, encoding)
-  found = {plain(key): each for key, each in parameters(released, released.spec()).items()}
-  made = filled(spec.build, found, spec.size.dtype)
-  return Loaded(made, released.tokenizer(), (released, spec), spec.vocab_size)
+  trained = with_options(trained, typed) if typed else trained
+  tokenizer = kept_vocabulary(trained.run.path)
+  return Loaded(trained.snapshot.model(), tokenizer, vocab_size=tokenizer.size)

@@ -73,7 +73,7 @@ def run_training(
   step = newest or 0
   inherit.check_data(setup)
   if newest is None:
-    inherit.keep_released_tokens(setup, run.path)
+    inherit.keep_tokens(setup, run.path)
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)

@@ -32,13 +32,13 @@ from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.matching import matched
 from posexp.training.setup import Setup
+from posexp.training.sources import source
 from posexp.training.step import Program, keys, program, split
 
 # Options of the model that no weight knows.
 OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
 OF_MODEL += ("logits_by", "logits_length", "logits_growth", "logits_in", "logits_scale")
 MANY = 32  # layers, of which more take long to build
-RELEASED = "hf:"  # in front of a released model's folder, or its name on the hub
 OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which no digest has
 
 
@@ -60,10 +60,8 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
   Raises:
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
-  if str(path).startswith(RELEASED):
-    from posexp.training.from_folder import open_released
-
-    return open_released(str(path), [f"{key}={value}" for key, value in (moved or {}).items()])
+  if (released := source(path)) is not None:
+    return released.open([f"{key}={value}" for key, value in (moved or {}).items()], data=True)
   moved = moved or {}
   run, setup = _described(path, moved)
   doing(f"reading the data of {near(run.path)}")
@@ -99,10 +97,8 @@ def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int =
     UserError: there is no run, its task is not of the `kind` (the message then ends with
       `needed`), it has no checkpoint yet, or a file of its folder is missing or another run's.
   """
-  if str(path).startswith(RELEASED):
-    from posexp.training.from_folder import open_released
-
-    return open_released(str(path), data=False)
+  if (released := source(path)) is not None:
+    return released.open([], data=False)
   run, setup = _described(path, {}, kind, needed)
   given = setup.task.kept_model(run.path, setup.encoding, setup.size, setup.positions)
   spec = _without_data(run, given)

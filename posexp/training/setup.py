@@ -21,7 +21,6 @@ from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
 from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
-from posexp.released import PREFIX
 from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
 from posexp.tasks import make_task
@@ -29,7 +28,7 @@ from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
-from posexp.training.released_options import record
+from posexp.training.sources import source
 from posexp.training.step import Program, parameters, program
 
 PER_TOKEN = 8  # vectors that a layer keeps of each token for its gradient, at the least
@@ -51,8 +50,8 @@ class Setup(NamedTuple):
     """Raise UserError for options that do not exist or do not suit, by their full names."""
     if isinstance(init := config.get("init"), str) and parents.is_command(init):
       config = {**config, "init": _trained_by(init, config["runs"])}
-    if isinstance(init, str) and init.startswith(PREFIX):
-      config = {**config, "init": record(init)}
+    if isinstance(init, str) and (released := source(init)) is not None:
+      config = {**config, "init": released.record()}
     config, parent = parents.resolved(config)
     plugins.check("optimizer", config)
     name = str(config["encoding"])

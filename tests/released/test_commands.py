@@ -14,10 +14,11 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import posexp
-from posexp import evaluate, export, generate
+from posexp import evaluate, generate
 from posexp.encodings import encoding
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
+from posexp.released import command as export
 from posexp.released.weights import Released
 from posexp.runs.records import read_records
 from posexp.training.devices import mesh_for
@@ -71,7 +72,8 @@ def there(tmp_path):
 
 def typed(module, *argv):
   """Runs a command in this process, by what it returns."""
-  return getattr(module, module.__name__.rpartition(".")[2])(module.arguments([*map(str, argv)]))
+  work = module.export if module is export else getattr(module, module.__name__.rpartition(".")[2])
+  return work(module.arguments([*map(str, argv)]))
 
 
 def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):

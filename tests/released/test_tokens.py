@@ -25,8 +25,8 @@ from posexp.data import library, vocabulary
 from posexp.data.tokenizer import Given
 from posexp.data.vocabulary import Vocabulary
 from posexp.errors import UserError
+from posexp.released.source import folder_of
 from posexp.released.weights import Released
-from posexp.training.from_folder import folder_of
 
 MODELS = Path(__file__).parent / "models"
 ENGLISH, CHINESE = "the cat sat on the mat . a café \n", "小狗追了王伟，他跑得很快。"

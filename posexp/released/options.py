@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
-from posexp.config import encodings_node
 from posexp.config.checks import show
-from posexp.config.overrides import read
 from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
-from posexp.released import PREFIX
 from posexp.released.families import Options, by_layer
 from posexp.released.weights import Released
 
@@ -93,23 +87,3 @@ def overrides(released: Released, typed: Sequence[str], sections: Sequence[str])
   by_layer = encoding["encoding"] == "by_layer"
   kept = [word for word in typed if not (by_layer and own and word.startswith("rope."))]
   return [f"{key}={value}" for key, value in found.items() if key not in given] + kept
-
-
-def of_released(typed: list[Override]) -> list[Override]:
-  """Return the options of a command line, after those of the model that `init=hf:...` names."""
-  names = [each.value() for each in typed if each.key_or_group == "init"]
-  if not names or not str(names[-1]).startswith(PREFIX):
-    return typed
-  lines = [each.input_line for each in typed]
-  return read(overrides(Released.open(names[-1]), lines, [*encodings_node()]))
-
-
-def record(name: str) -> dict[str, str]:
-  """Return what the config of a run keeps of a released model that it starts from.
-
-  It is known again by all of its weights, its config and its tokens.
-  """
-  digest = Released.open(name).digest()
-  path = Path(name.removeprefix(PREFIX)).expanduser()
-  where = f"{PREFIX}{path.resolve()}" if path.is_dir() else name
-  return {"path": where, "run": f"hf/{digest[:12]}", "results": digest}

@@ -1,7 +1,8 @@
-"""A released model as a run would be: with a config, the data of a task, and its weights."""
+"""The source `hf`: a released model as a run would be, with a config, data and weights."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,8 @@ from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.released import PREFIX
-from posexp.released.weights import Released, parameters
+from posexp.released.options import changed, overrides
+from posexp.released.weights import Released, parameters, tensors
 from posexp.runs import Run
 from posexp.runs.identity import settings
 from posexp.status import doing
@@ -28,13 +30,77 @@ from posexp.tasks.contract import Task
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
-from posexp.training.released_options import overrides, record
+from posexp.training.loaded import Loaded, filled
 from posexp.training.restore import TrainedModel
 from posexp.training.setup import Setup
+from posexp.training.sources import Source, path_of
 from posexp.training.step import State, empty, keys, program, split
 
 TEXT = "task=reviews"  # what a decoder is measured on where no task is named
 SEGMENT = 1024  # tokens that are read at once, where no number is given
+
+
+class HuggingFace(Source):
+  """A checkpoint in Hugging Face's format: "hf:FOLDER", or its name on the hub."""
+
+  @property
+  def released(self) -> Released:
+    """The checkpoint, which is opened once."""
+    return Released.open(self.name)
+
+  def record(self) -> dict[str, str]:
+    """Return what a run keeps, by which it knows all weights, the config and the tokens again."""
+    digest = self.released.digest()
+    path = Path(self.name.removeprefix(PREFIX)).expanduser()
+    where = f"{PREFIX}{path.resolve()}" if path.is_dir() else self.name
+    return {"path": where, "run": f"hf/{digest[:12]}", "results": digest}
+
+  def weights(self, task: Task, folder: Path, labels: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return the weights by their paths, none of which is read yet, with words as a run has them.
+
+    Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
+    """
+    end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
+    found = parameters(self.released, self.released.spec(), end)
+    own = {path_of(name): each for name, each in found.items()}
+    if self.released.family.causal:
+      return own
+    body = {name: each for name, each in own.items() if not name.startswith("head/")}
+    return body | self.released.classifier(labels)
+
+  def overrides(self, typed: Sequence[str]) -> list[str]:
+    """Return the options of a run that starts from the checkpoint, `typed` ones last."""
+    return overrides(self.released, typed, [*encodings_node()])
+
+  def config(self) -> dict[str, Any]:
+    """Return the encoding and the sections of options."""
+    return {"model": self.released.model, **self.released.encoding}
+
+  def keep_tokens(self, folder: Path) -> None:
+    """Write the tokenizer where a run keeps its own."""
+    keep_tokens(self.released.tokens(), folder)
+
+  def open(self, typed: Sequence[str], *, data: bool) -> TrainedModel:
+    """Open the checkpoint as a run, as `open_released` does."""
+    return open_released(self.name, typed, data=data)
+
+  def load(self, typed: Sequence[str]) -> Loaded:
+    """Load the checkpoint with other options of its encoding, and `model.dtype`."""
+    released = self.released
+    dtype = "bfloat16" if released.dtype == "bfloat16" else "float32"
+    options = dict(each.split("=", 1) for each in typed)
+    model, encoding = changed(released, {"model.dtype": dtype} | options)
+    spec = released.spec(model, encoding)
+    found = {path_of(key): each for key, each in parameters(released, released.spec()).items()}
+    made = filled(spec.build, found, spec.size.dtype)
+    written = functools.partial(tensors, released, spec)
+    return Loaded(made, released.tokenizer(), written, spec.vocab_size)
+
+  def inspect(self, models: Sequence[str], out: Path, count: int | None) -> tuple[list, list[Path]]:
+    """Return the cards of models, and their figures side by side."""
+    from posexp.released import side_by_side  # slow to import
+
+    return side_by_side.inspect(models, out, count)
 
 
 def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) -> TrainedModel:
@@ -46,7 +112,8 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
     UserError: it cannot be read, or an option does not suit it.
   """
   doing(f"opening {name}")
-  released = Released.open(name)
+  source = HuggingFace(name)
+  released = source.released
   if not released.family.causal:
     raise UserError(
       f"{name} is an encoder, which writes no text: classify with it, as in python -m posexp.train "
@@ -55,11 +122,11 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   given = [*typed] if any(word.startswith("task=") for word in typed) else [TEXT, *typed]
   if not any(word.startswith("task.segment=") for word in typed):
     given.append(f"task.segment={min(SEGMENT, released.longest)}")
-  lines = read(overrides(released, given, [*encodings_node()]))
+  lines = read(source.overrides(given))
   with explained(lines):
     setup = Setup.of(resolve(compose([each.input_line for each in lines])))
   if data:  # whose results these are
-    setup = setup._replace(config=setup.config | {"init": record(name)})
+    setup = setup._replace(config=setup.config | {"init": source.record()})
   if not isinstance(setup.task, LanguageModeling):
     raise UserError(f"{name} writes text: choose a task of language modeling, such as {TEXT}")
   path = folder_of(released, setup.config["runs"])
@@ -73,7 +140,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   mesh = mesh_for(np.array([rows]) if prepared is None else prepared.rows_of(rows))
   compiled = program(spec, setup.training, 1, mesh, rows)
   doing(f"reading the weights of {name}")
-  found = of_folder(released, setup.task, path)
+  found = source.weights(setup.task, path)
   params = _read(compiled.shapes.params, found, spec.size.dtype, replicated(mesh))
   made = jax.jit(lambda: split(spec.build(Rngs(**keys(0))))[2])()
   state = State(jnp.zeros((), jnp.int32), params, made, (), empty(("loss",)))
@@ -99,22 +166,6 @@ def keep_tokens(text: str, folder: Path) -> None:
     storage.write(folder / "tokenizer.sha256", hashlib.sha256(text.encode()).hexdigest())
 
 
-def of_folder(
-  released: Released, task: Task, folder: Path, labels: Sequence[str] = ()
-) -> Mapping[str, Any]:
-  """Return the weights by their paths, none of which is read yet, with words as a run has them.
-
-  Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
-  """
-  end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
-  found = parameters(released, released.spec(), end)
-  own = {plain(name): each for name, each in found.items()}
-  if released.family.causal:
-    return own
-  body = {name: each for name, each in own.items() if not name.startswith("head/")}
-  return body | released.classifier(labels)
-
-
 def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:
   """Return parameters of `shapes`, each read and put on devices before the next one.
 
@@ -124,7 +175,7 @@ def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:
   leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
   values = []
   for path, leaf in leaves:
-    name = plain(jax.tree_util.keystr(path, simple=True, separator="/"))
+    name = path_of(jax.tree_util.keystr(path, simple=True, separator="/"))
     if (tensor := found.get(name)) is None:
       raise UserError(
         f"{name} is no parameter of the released model: it must be trained, so start from it with "
@@ -136,8 +187,3 @@ def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:
       )
     values.append(jax.device_put(np.asarray(tensor, dtype), where))
   return jax.tree.unflatten(tree, values)
-
-
-def plain(name: str) -> str:
-  """Return the path of a parameter; words have one, be there a table of positions or not."""
-  return name.replace("/embed/words/", "/embed/")

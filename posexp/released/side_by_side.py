@@ -28,6 +28,7 @@ from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, counted
 from posexp.models.size import Size
 from posexp.plotting import COLORS, GRAY, panels
+from posexp.released import PREFIX
 from posexp.released.folder import open_folder
 from posexp.released.positions import Positions, positions, width
 from posexp.reporting.text import wrapped
@@ -56,7 +57,7 @@ class Shown(NamedTuple):
   buckets: Mapping[str, Lines] = types.MappingProxyType({})  # by row of the table
 
 
-def inspect(models: Sequence[str | Path], out: Path, count: int | None) -> tuple[list, list[Path]]:
+def inspect(models: Sequence[str], out: Path, count: int | None) -> tuple[list, list[Path]]:
   """Return the lines of the cards of models, and the files of figures and numbers in `out`.
 
   Args:
@@ -68,8 +69,10 @@ def inspect(models: Sequence[str | Path], out: Path, count: int | None) -> tuple
     UserError: a model cannot be opened, or its positions are none that posexp has.
   """
   prepare()
-  found = [of_run(each, count) if isinstance(each, Path) else of_released(each, count)
-           for each in models]  # fmt: skip
+  found = [
+    of_released(name, count) if name.startswith(PREFIX) else of_run(Path(name), count)
+    for name in models
+  ]
   lines = []
   for each in found:
     lines += ["", *(wrapped(text, f"{label:<{card.INDENT}}") for label, text in each.rows.items())]
@@ -305,7 +308,7 @@ def _waves(spectra: wavelengths.Spectra) -> dict[str, str]:
 
 def _names(given: Sequence[str]) -> list[str]:
   """Return a short name of each model: the last part of its own, with a number if it is there."""
-  short = [each.rstrip("/").rpartition("/")[2].removeprefix("hf:") for each in given]
+  short = [each.rstrip("/").rpartition("/")[2].removeprefix(PREFIX) for each in given]
   return [
     f"{name} ({number})" if short.count(name) > 1 else name
     for number, name in enumerate(short, start=1)
