@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "inspect", "check", "report", "compare", "leaderboard", "translate",
-  "generate", "clean", "sync",
+  "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate",
+  "clean",
 )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from posexp.errors import UserError
 from posexp.reporting.charts import charts
 from posexp.reporting.results import Results, results
 from posexp.runs import read_runs
-from posexp.tracking import wandb_server
-from posexp.tracking.wandb_run import PROJECT
+from posexp.wandb import server as wandb_server
+from posexp.wandb.run import PROJECT
 
 EXAMPLES = """\
 It groups runs by what differs between them, encoding and rpr.k for example, and holds scores and

@@ -26,7 +26,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 # By room of the package, the files that test it in about a minute; the other files train whole runs
 # through many rooms. A room may also have a folder of its own.
 ROOMS = {
-  "board": ("leaderboard", "verification"),
+  "board": (),
   "analysis": ("attention_weights", "check", "context", "inspect", "lengths"),
   "commands": ("evaluate", "generate", "public", "status", "translate", "typed"),
   "config": ("config", "option_values", "overrides", "plugins"),
@@ -44,12 +44,14 @@ ROOMS = {
     "report_answers", "report_page", "significance",
   ),
   "runs": ("checkpoints", "clean", "hostile_runs", "records", "run"),
-  "sweeps": ("handover", "output", "slurm", "sweep", "tuning", "workers"),
+  "slurm": (),
+  "sweeps": ("handover", "output", "sweep", "tuning", "workers"),
   "tasks": (
     "byte_ngrams", "classification", "diagnostics", "language_texts", "numbers", "scan",
     "translation",
   ),
-  "tracking": ("connections", "sync", "tensorboard", "tracking", "workspace"),
+  "tracking": ("tensorboard",),
+  "wandb": (),
   "training": ("costs", "loop", "matching", "optimizer", "options", "processes"),
 }  # fmt: skip
 
@@ -164,7 +166,7 @@ def own_cache(tmp_path, monkeypatch):
 def end_wandb():
   """Ends W&B's process, if there is one."""
   if "wandb" in sys.modules:
-    from posexp.tracking import wandb_server
+    from posexp.wandb import server as wandb_server
 
     wandb_server.reset()
 

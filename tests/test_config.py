@@ -68,8 +68,8 @@ def test_the_table_of_encodings_and_its_files_agree():
 def test_defaults_repeat_those_of_the_dataclasses():
   from posexp.models.backbones import make_size
   from posexp.models.size import Size
-  from posexp.tracking.wandb_run import Wandb
   from posexp.training.optimizer import Training
+  from posexp.wandb.run import Wandb
 
   config = resolve(compose())
   assert build(Training, config["train"], "train") == Training()

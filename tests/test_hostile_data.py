@@ -175,7 +175,7 @@ def test_a_header_stays_in_its_lines(caplog):
 
 
 def test_names_in_wandb_are_short_and_in_one_line(tmp_path):
-  from posexp.tracking.wandb_run import Wandb
+  from posexp.wandb.run import Wandb
 
   folder = tmp_path / "a\nb" / "seed=0"
   (folder / "wandb").mkdir(parents=True)

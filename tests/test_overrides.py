@@ -20,7 +20,7 @@ from posexp.config.overrides import read
 from posexp.data import sources
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
-from posexp.tracking.wandb_run import Wandb
+from posexp.wandb.run import Wandb
 
 ROOT = Path(__file__).parents[1]
 # Which Hydra's grammar or YAML takes for something else, or for a number of another look.

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from posexp import sync
 from posexp.runs import RunWriter, folder
 from posexp.tracking import Trackers
-from posexp.tracking.wandb_run import Wandb
+from posexp.wandb import command as sync
+from posexp.wandb.run import Wandb
 
 CONFIG = {
   "encoding": "rpr",

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from posexp.board import aggregates
+from posexp.board.aggregates import Interval
 from posexp.board.rows import TRACKS, about_row
 from posexp.board.suite import SIDES, Column, Suite
 from posexp.errors import UserError
-from posexp.reporting import aggregates
-from posexp.reporting.aggregates import Interval
 from posexp.reporting.significance import Contrast, Difference, Estimate, estimate, holm
 from posexp.runs import Run, trials
 from posexp.runs.metrics import Score, score

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from posexp.board import aggregates
+from posexp.board.aggregates import Interval
 from posexp.board.standings import ANCHORS, Board, Cell
 from posexp.board.suite import SIDES, Column
 from posexp.errors import counted
-from posexp.reporting import aggregates, paper
-from posexp.reporting.aggregates import Interval
+from posexp.reporting import paper
 from posexp.reporting.text import MISSING, Section, Table, document, p_number
 
 COSTS = {"parameters": "parameters", "FLOPs": "flops_per_token", "time": "time/cpu_seconds"}

@@ -5,6 +5,7 @@
     TRACKERS = {"lines": Lines}              likewise, with a method `open`
     OPTIMIZERS = {"clipped": clipped}        a function that returns an optax transformation
     SOURCES = {"npz": Arrays}                a posexp.Source: init=npz:FILE takes weights from it
+    LAUNCHERS = {"queue": Queue}             a posexp.Launcher: hydra/launcher=queue trains sweeps
     COMMANDS = {"hello": hello}              a function without arguments: python -m posexp hello
     CONFIGS = "configs"                      a folder beside the file, for Hydra's search path
 
@@ -93,6 +94,7 @@ GROUPS = {
   ),
   "tracker": Group("TRACKERS", OPTIONS, config=lambda name, options: {"tracker": {name: options}}),
   "source": Group("SOURCES", CLASS),
+  "launcher": Group("LAUNCHERS", CLASS),
   "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
   "command": Group("COMMANDS", FUNCTION),
   "config": Group("CONFIGS", FOLDER),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from posexp.config.checks import typed
 from posexp.config.help import help_text
 from posexp.config.overrides import read
 from posexp.errors import UserError, no_folder, writing
-from posexp.sweeps import handover, slurm
+from posexp.sweeps import handover, launchers
 from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import Means, supervise, trainer_for
@@ -53,8 +52,9 @@ def launch(train: Train, means: Means = lambda folders: ()) -> int:
 
 
 def _launch(train: Train, means: Means) -> int:
-  if place := os.environ.pop(slurm.JOB, ""):
-    return slurm.work(train, Path(place))
+  if (job := launchers.job()) is not None:
+    launcher, place = job
+    return launcher.work(train, place)
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)

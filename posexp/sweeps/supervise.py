@@ -1,4 +1,4 @@
-"""Who trains the runs of a sweep: this process, other processes, Slurm, or a launcher of Hydra's.
+"""Who trains the runs of a sweep: this process, other processes, or a launcher.
 
 Each way is a generator of reports: it trains the runs that it is given, and yields every change
 of a run's state, and None when a moment has passed without one. When it is closed early, by a
@@ -23,7 +23,7 @@ from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.sweeps import tuning
 from posexp.sweeps.handover import train_by_launcher
-from posexp.sweeps.slurm import options, train_by_slurm
+from posexp.sweeps.launchers import launchers
 from posexp.sweeps.sweep import (
   DONE,
   ELSEWHERE,
@@ -66,9 +66,9 @@ def trainer_for(
       )
   if workers != 1 and launcher != "basic":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {launcher}")
-  if launcher == "slurm":
-    options(cfg)  # which says now what is wrong
-    return lambda members: train_by_slurm(members, cfg), True
+  if (own := launchers().get(launcher)) is not None:
+    own.check(cfg)
+    return lambda members: own.train(members, cfg), True
   if launcher != "basic":
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
     return lambda members: train_by_launcher(members, train, cfg, fixed), False

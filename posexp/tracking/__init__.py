@@ -1,4 +1,4 @@
-"""What follows runs from outside: Weights & Biases, TensorBoard, and trackers of one's own."""
+"""What follows runs from outside: TensorBoard, Weights & Biases, and trackers of one's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,8 @@ from typing import Any
 from posexp.config import build, look_up, plugins
 from posexp.tracking.tensorboard import TensorBoard
 from posexp.tracking.tracker import TrackedRun, Tracker, Trackers, repeat
-from posexp.tracking.wandb_run import Wandb
 
-TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": TensorBoard}
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard}
 
 
 def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:

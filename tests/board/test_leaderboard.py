@@ -10,12 +10,11 @@ import pytest
 import yaml
 from planted import ARGS, GOOD, SUITE, board, planted, publish, tiny, typed
 
-from posexp.board import page, tables, trust
+from posexp.board import aggregates, page, tables, trust
+from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
 from posexp.errors import UserError
-from posexp.leaderboard import arguments, leaderboard
-from posexp.reporting import aggregates
 from posexp.runs import folder
 from posexp.runs.lengths import area
 from posexp.runs.records import read_records

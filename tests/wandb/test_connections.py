@@ -10,7 +10,7 @@ from tracked import CONFIG, said_by_posexp, send, steps_of, train
 from wandb_stub import API_KEY
 
 from posexp.errors import UserError
-from posexp.tracking import wandb_server
+from posexp.wandb import server as wandb_server
 
 pytestmark = pytest.mark.usefixtures("light")
 

@@ -24,8 +24,8 @@ from posexp.config.checks import Positive, check
 from posexp.errors import UserError, pasted, printable
 from posexp.runs import BOOKKEEPING, Run, RunWriter
 from posexp.runs.run import times
-from posexp.tracking import wandb_offline, wandb_server
 from posexp.tracking.tracker import Tables, TrackedRun, Tracker
+from posexp.wandb import offline, server
 
 NOTE = "wandb/sent.json"  # of a run's folder: how much of it W&B has, and where
 PROJECT = "posexp"  # where none is named
@@ -109,25 +109,25 @@ class Wandb(Tracker):
     why = ""
     if self.mode not in ("offline", "dryrun"):
       try:
-        wandb_server.connect(self.timeout / 2)
-        if wandb_offline.unsent(run.path, settings["id"]):
+        server.connect(self.timeout / 2)
+        if offline.unsent(run.path, settings["id"]):
           raise ConnectionError("what was logged offline before is not sent yet")
-        opened = wandb_server.start(settings, self.timeout / 2, console=self.console)
+        opened = server.start(settings, self.timeout / 2, console=self.console)
         return WandbRun(opened, run, self)
       except Exception as error:
-        wandb_server.reset()
-        why = wandb_server.reason(error)
+        server.reset()
+        why = server.reason(error)
         if self.mode in ("online", "run"):
           raise UserError(
             f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
           ) from error
     try:
-      first = wandb_offline.next_step(run.path, settings["id"])
-      opened = wandb_server.start(settings, console=self.console)
+      first = offline.next_step(run.path, settings["id"])
+      opened = server.start(settings, console=self.console)
       return WandbRun(opened, run, self, first, f"offline{why and f' ({why})'}; send with: ")
     except Exception as error:
       raise UserError(
-        f"wandb.mode=offline: {wandb_server.reason(error)}; wandb.mode=disabled trains without W&B"
+        f"wandb.mode=offline: {server.reason(error)}; wandb.mode=disabled trains without W&B"
       ) from error
 
   def settings(
@@ -191,7 +191,7 @@ class WandbRun(TrackedRun):
       row = {key: value for key, value in metrics.items() if key not in CONSTANT}
       self.run.summary.update({key: metrics[key] for key in CONSTANT if key in metrics})
       self.run.log({"step": step, **row}, step=step, commit=True)
-    wandb_server.heard.flush()
+    server.heard.flush()
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
     """Set the run's result in W&B."""
@@ -216,15 +216,15 @@ class WandbRun(TrackedRun):
   def close(self, status: int) -> None:
     """Send what is left and close the run; note how much of it W&B has, and where."""
     self.run.finish(exit_code=status)
-    wandb_server.heard.flush()
+    server.heard.flush()
     place = {"entity": self.run.entity, "project": self.run.project, "offline": self.run.offline}
     sent = {"server": self.run.settings.base_url, "step": self._step, "finished": self._finished}
     storage.write(self.folder / NOTE, json.dumps(sent | place) + "\n")
 
   def failed(self, error: Exception) -> str:
     """Return why, and how to send the rest."""
-    wandb_server.reset()
-    return f"{wandb_server.reason(error)}; send the rest with: {_sync_command(self.folder)}"
+    server.reset()
+    return f"{server.reason(error)}; send the rest with: {_sync_command(self.folder)}"
 
 
 def _without_parameters(config: Mapping[str, Any]) -> dict[str, Any]:

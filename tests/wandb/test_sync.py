@@ -11,10 +11,11 @@ import run_folders
 from tracked import CONFIG, steps_of, train, wandb_sync
 from wandb_stub import Refused
 
-from posexp import sync
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
-from posexp.tracking import wandb_offline, wandb_server
+from posexp.wandb import command as sync
+from posexp.wandb import offline as wandb_offline
+from posexp.wandb import server as wandb_server
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -205,7 +206,7 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, monkeypatch):
     if len(reached) > 2:
       raise ConnectionError(f"{url} cannot be reached")
 
-  monkeypatch.setattr("posexp.tracking.wandb_server.reach", reach)
+  monkeypatch.setattr("posexp.wandb.server.reach", reach)
   with pytest.raises(UserError, match="cannot be reached: the rest is not sent"):
     send()
   assert len(stub.training) == 1

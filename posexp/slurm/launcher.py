@@ -33,6 +33,7 @@ from posexp import reading, storage
 from posexp.config import build
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
+from posexp.sweeps.launchers import Launcher
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
@@ -95,30 +96,68 @@ class Job:
     return tuple(reading.parse(text)) if text else None
 
 
-def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
-  """Train each run in a Slurm job. The jobs do not depend on this process.
+class Slurm(Launcher):
+  """The jobs of a sweep in arrays of Slurm."""
 
-  The folder of a submission names its runs. So the command that is typed again, or in two terminals
-  at once, finds the job of a run instead of submitting it twice.
-  """
-  jobs = _submitted(members, cfg)
-  gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
-  warned, told = "", set[str]()
-  try:
-    while jobs:
-      try:
-        yield from _news(jobs, gone, told)
-        warned = ""
-      except UserError as error:
-        if warned != (warned := str(error)):
-          log.warning("%s; the jobs go on", warned)
-      yield None
+  variable = JOB
+
+  def check(self, cfg: DictConfig) -> None:
+    """Raise UserError if an option has a wrong type."""
+    options(cfg)
+
+  def train(self, members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
+    """Train each run in a Slurm job. The jobs do not depend on this process.
+
+    The folder of a submission names its runs. So the command that is typed again, or in two
+    terminals at once, finds the job of a run instead of submitting it twice.
+    """
+    jobs = _submitted(members, cfg)
+    gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
+    warned, told = "", set[str]()
+    try:
+      while jobs:
+        try:
+          yield from _news(jobs, gone, told)
+          warned = ""
+        except UserError as error:
+          if warned != (warned := str(error)):
+            log.warning("%s; the jobs go on", warned)
+        yield None
+        if jobs:
+          time.sleep(SECONDS)
+    finally:
       if jobs:
-        time.sleep(SECONDS)
-  finally:
-    if jobs:
-      arrays = " ".join(dict.fromkeys(job.array for job in jobs.values()))
-      log.info("the jobs go on; the same command shows them again, `scancel %s` ends them", arrays)
+        arrays = " ".join(dict.fromkeys(job.array for job in jobs.values()))
+        log.info(
+          "the jobs go on; the same command shows them again, `scancel %s` ends them", arrays
+        )
+
+  def work(self, train: Train, place: Path) -> int:
+    """Train the run of this process's job, and write into `place` how that ended.
+
+    Returns the exit status.
+    """
+    from posexp.training.stopping import save_only  # slow to import, and a sweep may be refused
+
+    members, context, turns = pickle.loads((place / "work").read_bytes())
+    begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before
+    number = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    main, member = os.environ.get("SLURM_PROCID", "0") == "0", members[number]
+    file = place / f"{number}.json"
+    if main:
+      storage.remove(file)  # of an earlier turn
+    # A run that is finished in a later turn was so before the first, which did not remove it.
+    member.config["rerun"] = member.config["rerun"] and (not begun or member.finished)
+    signal.signal(signal.SIGTERM, save_only)
+    signal.signal(signal.SIGUSR2, lambda *_: sys.exit(128 + signal.SIGUSR2))
+    try:
+      result = context.attempt(train, member)
+    except SystemExit:
+      result = _queued_again(begun, turns) if main else None
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    if main and result:
+      storage.write(file, json.dumps(result))
+    return 0
 
 
 def _news(jobs: dict[Member, Job], gone: dict[Member, int], told: set[str]) -> Iterator[Report]:
@@ -305,34 +344,6 @@ def _asked(*command: str, **given: Any) -> str:
     lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Try ")]
     raise UserError([f"{command[0]} ended with {done.returncode}", *lines][-1])
   return done.stdout
-
-
-def work(train: Train, place: Path) -> int:
-  """Train the run of this process's job, and write into `place` how that ended.
-
-  Returns the exit status.
-  """
-  from posexp.training.stopping import save_only  # slow to import, and a sweep may be refused
-
-  members, context, turns = pickle.loads((place / "work").read_bytes())
-  begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before
-  number = int(os.environ["SLURM_ARRAY_TASK_ID"])
-  main, member = os.environ.get("SLURM_PROCID", "0") == "0", members[number]
-  file = place / f"{number}.json"
-  if main:
-    storage.remove(file)  # of an earlier turn
-  # A run that is finished in a later turn was so before the first, which did not come to remove it.
-  member.config["rerun"] = member.config["rerun"] and (not begun or member.finished)
-  signal.signal(signal.SIGTERM, save_only)
-  signal.signal(signal.SIGUSR2, lambda *_: sys.exit(128 + signal.SIGUSR2))
-  try:
-    result = context.attempt(train, member)
-  except SystemExit:
-    result = _queued_again(begun, turns) if main else None
-  signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-  if main and result:
-    storage.write(file, json.dumps(result))
-  return 0
 
 
 def _queued_again(begun: int, turns: int) -> tuple[str, str] | None:

@@ -18,8 +18,9 @@ from posexp.config.composed import resolve
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
 from posexp.sweeps.launch import launch
-from posexp.tracking import chosen, repeat, tracker, wandb_run
-from posexp.tracking.wandb_run import Wandb
+from posexp.tracking import chosen, repeat, tracker
+from posexp.wandb import run as wandb_run
+from posexp.wandb.run import Wandb
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -145,7 +146,7 @@ for seed, mode in enumerate({modes!r}):
 
 
 def test_a_run_that_was_killed_is_whole(stub):
-  here, modes = Path(__file__).parent, ("online", "offline")
+  here, modes = Path(__file__).parents[1], ("online", "offline")
   code = KILLED.format(paths=[str(here), str(here.parent)], modes=modes)
   subprocess.run([sys.executable, "-c", code], check=True)
   for seed, mode in enumerate(modes):
@@ -293,7 +294,7 @@ def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypat
 
 
 def test_the_sweep_of_the_documents_is_one_of_posexp(apart):
-  text = (Path(__file__).parents[1] / "docs/wandb.md").read_text("utf-8")
+  text = (Path(__file__).parents[2] / "docs/wandb.md").read_text("utf-8")
   sweep = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", text, re.M | re.S)[1])
   env, *python, first, second, given = sweep["command"]
   assert (env, given) == ("${env}", "${args_no_hyphens}")

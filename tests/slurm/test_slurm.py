@@ -10,7 +10,7 @@ from order import command
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
-from posexp.sweeps import slurm
+from posexp.slurm import launcher as slurm
 from posexp.sweeps.launch import launch
 from posexp.training.stopping import save_only
 

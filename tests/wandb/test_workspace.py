@@ -9,7 +9,7 @@ import run_folders
 
 from posexp.errors import UserError
 
-SCRIPT = Path(__file__).parents[1] / "scripts/wandb_workspace.py"
+SCRIPT = Path(__file__).parents[2] / "scripts/wandb_workspace.py"
 
 
 def save(*typed):

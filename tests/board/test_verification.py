@@ -1,6 +1,5 @@
 """Which entries of the leaderboard are refused, and that each is told why."""
 
-import dataclasses
 import os
 import re
 import shutil
@@ -9,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from planted import GOOD, PLUGIN, planted, tiny, typed
+from planted import GOOD, PLUGIN, planted, typed
 
-from posexp.board import rows, verification
+from posexp.board import rows
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs.records import read_records, write_records
@@ -45,12 +44,6 @@ class Entry:
     self.runs[next(i for i, run in enumerate(self.runs) if run is old)] = new
 
 
-def summary(which, **change):
-  """Return an edit of the summary of the first trial or result; "__" stands for a slash."""
-  change = {key.replace("__", "/"): value for key, value in change.items()}
-  return lambda entry: getattr(entry, which).summary.update(change)
-
-
 def about(**change):
   return lambda entry: entry.about.update(change)
 
@@ -78,42 +71,24 @@ def slower(entry):
 
 
 REFUSED = {
-  "a trial with a test score": (summary("trial", test__exact_match=0.5), "is a trial and has"),
-  "a trial that is missing": (lambda e: e.runs.remove(e.trial), "12 trials, of which 1 are"),
-  "a trial at another rate": (slower, "12 trials, of which 1 are"),
-  "a result on an easier task": (easier, "has task.longest=3, and the suite 4"),
+  "a result on an easier task": (easier, "has task.longest=3, not 4"),
+  "a trial at another rate": (slower, "cannot be|6 trials|12 trials|results of what they chose"),
+  "a trial that is missing": (lambda e: e.runs.remove(e.trial), "it has 11 trials and 3 results"),
+  "a result that is missing": (lambda e: e.runs.remove(e.final), "12 trials and 2 results"),
+  "a seed twice": (lambda e: e.replace(e.results[1], e.final), "each seed once"),
   "damaged examples": (lambda e: e.final.examples.update(test=3), "scores of examples are damaged"),
-  "a result that is missing": (lambda e: e.runs.remove(e.final), "2 of 3 results, without that of"),
-  "a seed twice": (lambda e: e.replace(e.results[1], e.final), "seed=0 is in it more than once"),
-  "no default": (about(default={}), "12 trials"),
   "an option of the task": (
     lambda e: (setattr(e, "name", "x"), e.about.update(name="x", options=["task.longest=3"])),
     "task.longest=3: the suite says what is trained",
   ),
   "another name": (about(name="other"), "is named other, so its file has to be other.parquet"),
   "the name of another encoding": (posing, "this is the row of the encoding rope"),
-  "the name of a published row": (rival, "is published as the row of encoding=mine mine.pace=0.3"),
-  "another suite": (about(suite="mine"), "is of the suite mine, and posexp brings none"),
-  "another suite of posexp": (about(suite="1-large"), "is of the suite 1-large.* --suite 1-large"),
+  "the name of a published row": (rival, "is published with encoding=mine mine.pace=0.3"),
+  "another suite": (about(suite="1-large"), "is of the suite 1-large: type --suite 1-large"),
   "another column": (about(columns={"copy": "0"}), "copy: it was trained in 0, and the column of"),
-  "columns that are text": (about(columns="x"), "metadata is damaged: columns is 'x'"),
-  "code of another file": (about(code=None), "it is of posexp's own mine: leave plugins=mine.py o"),
-  "code that is text": (about(code="x"), "metadata is damaged: code is 'x'"),
-  "code without a file": (about(code={"sha256": "0"}), "metadata is damaged: code is {'sha256'"),
-  "a name that is a number": (about(name=5), "metadata is damaged: name is 5"),
-  "no options": (about(options=None), "metadata is damaged: options is None"),
+  "code of another file": (about(code=None), "used posexp's own code: leave plugins=mine.py out"),
+  "metadata of another kind": (about(columns="x"), "metadata is damaged: columns is 'x'"),
 }  # fmt: skip
-
-
-def elsewhere(entry, trial, value):
-  """Return what is said of a trial that has another score when another processor trains it."""
-  own = {"validation/exact_match": value, "processor": "another"}
-  now = dataclasses.replace(trial, summary=trial.summary | own)
-  suite = tiny()
-  (said,) = verification.trial_again(
-    trial, now, suite.columns["copy"], suite, entry.about, entry.runs
-  )
-  return said
 
 
 def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypatch):
@@ -125,7 +100,6 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
     typed(*verify)
   said = capsys.readouterr().out
   assert said.count("again     ") >= 3
-  assert said.count("(trial)") == 1
   assert "to the digit" in said
   assert "mine.py was executed: a person has to read it" in said
   assert home.checked == [("mine", [], [Path("mine.py")])]
@@ -136,17 +110,8 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
       typed("--verify", str(entry.write()), "plugins=mine.py")
     assert re.search(why, str(error.value)), (what, str(error.value))
     shutil.rmtree("published", ignore_errors=True)
-  entry = Entry()  # of which another processor trains trials again
-  best = next(trial for trial in entry.trials if trial.digest == entry.final.digest)
-  other = next(trial for trial in entry.trials if trial.digest != entry.final.digest)
-  for trial, value in ((best, 0.915), (other, 0.2)):
-    assert "leaves the choice as it is" in elsewhere(entry, trial, value)
-  for trial, value, why in ((best, 0.2, "unlike its"), (other, 0.99, "should have chosen it")):
-    with pytest.raises(UserError, match=f"trained again {value}.*{why}"):
-      elsewhere(entry, trial, value)
   GOOD["mine"] = 0.6  # what an edit of all numbers together cannot hide
   shutil.rmtree("out/runs/verified")
-  monkeypatch.setattr(verification, "AGAIN", 99)  # all of them
   with pytest.raises(UserError, match="and trained again"):
     typed(*verify)
   GOOD["mine"] = 0.97
@@ -159,7 +124,7 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
     typed(*verify)
 
 
-WORKFLOW = Path(__file__).parents[1] / ".github/workflows/entries.yml"
+WORKFLOW = Path(__file__).parents[2] / ".github/workflows/entries.yml"
 NAMES = {"mine": True, "1-small/p rope": True, "-v": True, 'a"b': False, "a\nb": False, "ü": False}
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import yaml
 
 from posexp.board import rows, trust, verification
+from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import Suite
 from posexp.config import plugins
-from posexp.leaderboard import arguments, leaderboard
 from posexp.runs import RunWriter, folder, read_run
 from posexp.runs.examples import Examples
 from posexp.runs.lengths import extrapolation

@@ -1,0 +1,228 @@
+"""Show the leaderboard of positional encodings, or train a row of it.
+
+examples:
+  python -m posexp.leaderboard                                  # the table, from published records
+  python -m posexp.leaderboard encoding=mine plugins=mine.py    # a whole row, and the page with it
+  python -m posexp.leaderboard encoding=mine plugins=mine.py --quick     # a provisional one
+  python -m posexp.leaderboard encoding=rope,none,alibi --columns copy,recall workers=4
+  python -m posexp.leaderboard encoding=rope rope.p=0.75 --name p-rope   # options of an encoding
+  python -m posexp.leaderboard --verify leaderboard/mine.parquet plugins=mine.py
+
+A row is checked (posexp.check), the machine is compared with published runs, options are tuned, and
+the final seeds are trained: as many runs at once as there are cores, each on one. The same command
+goes on where it was stopped. workers=, hydra/launcher=slurm with its options, and runs= mean what
+they mean in a sweep. The row is written to NAME.parquet in the folder of --out, beside the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexp.config import plugins, show
+from posexp.config.arguments import command, named_plugins, names
+from posexp.config.command_line import OptionsParser, explained, parse
+from posexp.errors import UserError, counted, lasting, near
+from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.board.rows import Row
+  from posexp.board.suite import Suite
+
+PUBLISHED = Path(__file__).parents[1] / "docs" / "leaderboard" / "records"
+HOW = ("workers", "hydra/launcher", "hydra.", "runs")  # options that say how runs are trained
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+  """Parse the command line; raise UserError if it cannot be understood."""
+  options = "the encoding, its options, and how runs are trained"
+  parser = OptionsParser("leaderboard", __doc__, options)
+  option = parser.add_argument
+  option("--quick", action="store_true", help="fewer trials and seeds: the row is provisional")
+  which = "columns to train; default: those with published rows"
+  option("--columns", metavar="A,B", type=names, default=[], help=which)
+  option("--name", help="of the row; default: the encoding")
+  option("--out", metavar="DIR", type=Path, help="default: leaderboard")
+  option("--suite", metavar="FILE", help="another suite: a file, or 1-small, 1-large or 1-modern")
+  record = "folder of published rows; default: those of this checkout"
+  option("--records", metavar="DIR", type=Path, help=record)
+  option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
+  files, others = named_plugins(argv)
+  if any(word.partition("=")[0] == "--verify" for word in argv):
+    # An entry's plugin could change how the entry is read, so it is not loaded here.
+    found = parse(others, parser)
+    found.plugins = [Path(each) for each in files]
+    return found
+  return parse(list(argv), parser)
+
+
+def leaderboard(args: argparse.Namespace) -> None:
+  """Do what was asked for.
+
+  Raises:
+    UserError: an option is wrong, an entry is refused, or runs of a row have failed.
+  """
+  doing("reading the suite")
+  from posexp.board import suite as suites
+
+  brought = suites.FOLDER / f"{args.suite or 1}.yaml"
+  suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
+  own = "" if suite.name == "1" else suite.name  # rows of other suites stand apart
+  args.records = PUBLISHED / own if args.records is None else args.records
+  args.out = Path("leaderboard", own) if args.out is None else args.out
+  named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
+  if args.verify:
+    verify(args, suite)
+  elif "encoding" in named:
+    train_rows(args, suite, [name for name in named["encoding"].split(",") if name])
+  elif args.overrides or args.quick or args.columns or args.name:
+    raise UserError("name what is to be trained: python -m posexp.leaderboard encoding=NAME ...")
+  if not args.verify:
+    draw(args, suite, echo="encoding" not in named)
+
+
+def how_of(args: argparse.Namespace) -> list[str]:
+  """Return the overrides that say how and where runs are trained."""
+  lines = [o.input_line for o in args.overrides if o.key_or_group.startswith(HOW)]
+  own = any(line.startswith("runs=") for line in lines)
+  return lines if own else [*lines, f"runs={show(str(place_of(args)))}"]
+
+
+def place_of(args: argparse.Namespace) -> Path:
+  """Return the folder of all runs."""
+  given = (o.value() for o in args.overrides if o.key_or_group == "runs")
+  return Path(str(next(given, args.out / "runs")))
+
+
+def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
+  """Train rows one after another, and write the file of each, whatever has been finished of it."""
+  from posexp.board import rows, trust
+  from posexp.board.standings import ANCHORS, of_folder
+  from posexp.sweeps.sweep import DONE
+  from posexp.train import train
+
+  asked = _asked(args, suite, encodings)
+  published = of_folder(args.records, suite)
+  filled = {column for standing in published for column, _ in standing.cells}
+  columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
+  with explained(args.overrides):
+    plans = [*rows.planned(suite, asked, columns, args.quick, place_of(args))]
+  every = [(name, m) for _, found, _ in plans for name, runs in found.items() for m in runs]
+  left = [suite.columns[name].seconds for name, m in every if m.state != DONE]
+  print(
+    f"suite     {suite.name}: {counted(len(columns), 'column')}, "
+    f"{counted(len(asked), 'row')}\n          up to {counted(len(left), 'run')} to train: about "
+    f"{lasting(sum(left))} of one core; {counted(rows.cores(), 'core')} here",
+    flush=True,
+  )
+  if not suite.frozen:
+    print("note      this suite is not frozen: once it is, its columns are others than these")
+  empty = ",".join(name for name in suite.columns if filled and name not in filled)
+  if empty and not args.columns:
+    print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
+  for row in asked:
+    if left and row.encoding in plugins.found("encoding"):
+      trust.check_properties(row.encoding, row.options, plugins.files())
+  for name in {name: None for name, m in every if m.state != DONE}:
+    doing(f"making the test examples of {name}")
+    suite.columns[name].check_examples(trust.config_of(suite.columns[name], "none", 0))
+  known = {each.name for each in published} & {*ANCHORS}
+  if left and known and not {row.name for row in asked} <= {*ANCHORS}:
+    for line in trust.calibrate(suite, published, args.out, how_of(args), train):
+      print(f"calibrate {line}", flush=True)
+  elif left and not known:
+    print("calibrate nothing: there is no published row of rope or none to compare with")
+  unfinished = []
+  for row, found, without in plans:
+    for name, why in without.items():
+      print(f"note      {row.name} has no cell in {name}: {why}")
+    file = args.out / f"{row.name}.parquet"
+    try:
+      done = rows.train_row(found, suite, how_of(args), train)
+    finally:
+      count = rows.write_row(file, suite, row, found, args.quick)
+    if count:
+      print(f"written: {near(file)}, {counted(count, 'run')}", flush=True)
+    unfinished += [row.name] * (not done)
+  if unfinished:
+    raise UserError(f"{', '.join(unfinished)}: runs have failed; the same command tries them again")
+
+
+def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
+  """Return the rows that are asked for; UserError if one cannot be, or not in this folder."""
+  from posexp.board import rows
+
+  own = [o for o in args.overrides if o.key_or_group != "encoding"]
+  options = [o.input_line for o in own if not o.key_or_group.startswith(HOW)]
+  if len(encodings) > 1 and (options or args.name):
+    given = " ".join([*options, *(["--name"] if args.name else [])])
+    raise UserError(
+      f"{given}: several encodings have no options and no name: train a row at a time"
+    )
+  asked = [rows.Row.named(each, options, args.name) for each in encodings]
+  for file in (args.out / f"{row.name}.parquet" for row in asked):
+    about = rows.about_row(file) if file.exists() else {"suite": suite.name, "quick": True}
+    if about["suite"] != suite.name:
+      raise UserError(f"{near(file)} is a row of another suite: name another folder, as --out rows")
+    if args.quick and not about["quick"]:
+      raise UserError(f"{near(file)} is a whole row: leave --quick out, or name another folder")
+  return asked
+
+
+def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
+  """Draw the tables and the page of published rows and of those of --out; print the tables."""
+  from posexp.board import page, standings, tables
+
+  files = {file.stem: file for file in sorted(args.records.glob("*.parquet"))}
+  files |= {file.stem: file for file in sorted(args.out.glob("*.parquet"))}
+  if not files:
+    raise UserError(
+      f"{near(args.records)} has no records of rows yet: train one, with encoding=NAME"
+    )
+  doing("drawing the leaderboard")
+  found = [each for file in files.values() for each in standings.of_file(file, suite)]
+  boards = standings.boards(suite, found)
+  args.out.mkdir(parents=True, exist_ok=True)
+  page.write(boards, args.out)
+  if echo:
+    print(tables.markdown(boards))
+  print(f"written: {near(args.out)}/leaderboard.html and .md, with heat maps and LaTeX")
+
+
+def verify(args: argparse.Namespace, suite: Suite) -> None:
+  """Print what holds of an entry; UserError if it is refused."""
+  from posexp.board import verification
+
+  given = [f"--{name}" for name in ("quick", "columns", "name") if getattr(args, name)]
+  given += [o.input_line for o in args.overrides]
+  if given:
+    raise UserError(f"{given[0]}: --verify takes what was trained from the file; leave it out")
+  for line in verification.verify(args.verify, args.plugins, suite, args.records, args.out):
+    print(line, flush=True)
+  if args.plugins:
+    print(f"note      {near(args.plugins[0])} was executed: a person has to read it, too")
+  print(f"{near(args.verify)} is in order")
+
+
+def main() -> None:
+  """Run the command line; a job of a launcher's, which types it again, trains its run."""
+  from posexp.sweeps import launchers
+
+  # Each run has one thread, so that no core waits and the last digits do not depend on their count.
+  os.environ.setdefault("NPROC", "1")  # which XLA reads when it begins
+  logging.basicConfig(format="%(message)s", level=logging.WARNING)
+  logging.getLogger("posexp").setLevel(logging.INFO)
+  if (job := launchers.job()) is not None:
+    from posexp.train import train
+
+    launcher, place = job
+    raise SystemExit(launcher.work(train, place))
+  command("reading the options", leaderboard, arguments)()
+
+
+if __name__ == "__main__":
+  main()
