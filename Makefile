@@ -57,7 +57,7 @@ docs:
 
 gpu:
 	@$(MAKE) -s --no-print-directory EXTRA=$(CUDA) .venv/ready$(CUDA:%=-%)
-	@$(BIN)/python scripts/gpu.py $(TYPED) $(ARGS)
+	@$(BIN)/python scripts/bench/gpu.py $(TYPED) $(ARGS)
 
 slurm: $(READY)
 	@$(BIN)/python scripts/slurm.py $(TYPED) $(ARGS)

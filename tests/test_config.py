@@ -24,7 +24,7 @@ from posexp.tasks import make_task
 
 GROUPS = {}  # names of files by group; test_sweep.py is about those of experiments
 for file in sorted(CONFIGS.glob("*/*.yaml")):
-  if file.parent.name not in ("experiment", "suite"):
+  if file.parent.name != "experiment":
     GROUPS.setdefault(file.parent.name, []).append(file.stem)
 # Each file in one of as few configs as there can be, with a file of every other group.
 TOGETHER = [

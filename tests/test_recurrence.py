@@ -1,6 +1,6 @@
 """Models that read a text in segments with a memory, and Transformer-XL as its authors have it.
 
-`transformer_xl.npz` was written by `scripts/transformer_xl.py` from the PyTorch code of
+`transformer_xl.npz` was written from the PyTorch code of
 https://github.com/kimiyoung/transformer-xl at commit 44781ed, with PyTorch 2.13.0: small random
 weights in float16, a text of 5 segments, and the losses of each case in nats.
 """
@@ -8,13 +8,13 @@ weights in float16, a text of 5 segments, and the losses of each case in nats.
 import dataclasses
 from pathlib import Path
 
+import agreement
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import CASES
 from flax import nnx
-from recurrence import agreement
-from recurrence.agreement import CASES
 
 from posexp.analysis import properties
 from posexp.analysis.properties import Case

@@ -1,6 +1,6 @@
 """A suite: the columns of the leaderboard, what is spent on each, and what of it is frozen.
 
-`configs/suite/1.yaml` is the first one. A column is a unit: `Column.digest` says what its scores
+`suites/1.yaml` is the first one. A column is a unit: `Column.digest` says what its scores
 depend on, a row keeps the digest of each column that it was trained in, and only cells of the same
 digest share a table. So a suite can get another column, and no row is trained again. A variant,
 such as `1-large.yaml`, has some columns of a suite with another model, which shows whether the
@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import reading, storage
-from posexp.config import CONFIGS
 from posexp.errors import UserError, near
 from posexp.runs import Run
 
-FOLDER = CONFIGS / "suite"
+FOLDER = Path(__file__).with_name("suites")
 SIDES = ("within", "beyond")  # the lengths of training, and longer ones
 BATCHES = 3  # that a digest is made of
 

@@ -120,7 +120,11 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   asked = settings(config_of(column, "none", 0))
   free = {"encoding", "train.learning_rate", *(o.key_or_group for o in read(about["options"]))}
   sha256 = (about["code"] or {}).get("sha256")
+  budget = suite.budget(about["quick"])
+  rates = [float(f"{column.learning_rate * each:g}") for each in budget.rates]
   for run in runs:
+    if (rate := run.settings["train.learning_rate"]) not in rates:
+      raise UserError(f"{_named(run)} has train.learning_rate={show(rate)}, not of {show(rates)}")
     for key, value in run.settings.items():
       own = key in free or key.startswith(f"{run.encoding}.")
       if not own and asked.get(key) != value:
@@ -128,11 +132,10 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
     used = (run.config.get("plugins") or {}).get("encoding", {}).get("sha256")
     if (run.encoding, used) != (about["encoding"], sha256):
       raise UserError(f"{_named(run)} was trained with another encoding than the row's")
-  budget = suite.budget(about["quick"])
   tracks = TRACKS[: 1 + budget.option]
   best = {point.runs[0].digest for track in tracks if (point := chosen(runs, about, track))}
   want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
-  trials = len(budget.rates) * len(tracks) * len(budget.trial_seeds)
+  trials = len(rates) * len(tracks) * len(budget.trial_seeds)
   found = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
   if found != want or len(runs) - len(found) != trials:
     raise UserError(

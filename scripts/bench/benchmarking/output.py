@@ -19,12 +19,6 @@ from posexp.errors import writing
 
 NAME = "benchmark"
 PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
-LEGEND = """\
-Ratios are of time, taken within each round: the median, with the quartiles in parentheses. *GFLOPs
-compiled* are those that the compiler counts in the program of one call, the body of a loop once;
-*plain* are those of the plain Transformer of the same widths, whatever the encoding. MFU is *plain*
-a second, as a share of what a large matrix product reached in the same rounds. *compile s* of
-a peer is the time to the end of its first call."""
 
 
 def device() -> str:
@@ -70,7 +64,6 @@ def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> No
     f"```\n{command}\n```",
     "\n".join(f"- {each}" for each in others),
     *(table.markdown() for table in tables.tables(found)),
-    LEGEND,
   ]
   write(folder, {f"{NAME}.csv": rows.as_csv(found), f"{NAME}.md": "\n\n".join(parts) + "\n"})
 

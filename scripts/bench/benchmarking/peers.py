@@ -44,7 +44,6 @@ class Library(NamedTuple):
   modules: tuple[str, ...]  # that the process's Python must have
   ways: tuple[Way, ...]
   works: tuple[str, ...]  # passes
-  recurs: bool = False  # it is measured as a decoder with a memory, or else without
 
   @property
   def path(self) -> Path:
@@ -53,8 +52,7 @@ class Library(NamedTuple):
 
   def has(self, case: Case) -> bool:
     """Return whether its script can do the work."""
-    decodes = case.model == "decoder" if self.recurs else not case.size.memory
-    return decodes and case.work in self.works
+    return not case.size.memory and case.work in self.works
 
 
 X_TRANSFORMERS = Library(
@@ -63,14 +61,6 @@ X_TRANSFORMERS = Library(
   ("torch", "x_transformers"),
   tuple(itertools.starmap(Way, itertools.product((False, True), repeat=3))),
   ("forward", "step", *SEARCHES),
-)
-AUTHORS = Library(
-  "Dai et al.",
-  "transformer_xl_peer.py",
-  ("torch",),
-  (Way(), Way(compiled=True)),
-  ("forward", "step"),
-  recurs=True,
 )
 
 

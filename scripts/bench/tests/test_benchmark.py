@@ -10,7 +10,7 @@ import jax
 import pytest
 from benchmarking import cases, programs, tables, timing
 from benchmarking.cases import Case
-from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Way, request
+from benchmarking.peers import X_TRANSFORMERS, Way, request
 from benchmarking.rows import COLUMNS
 from benchmarking.timing import Spent
 
@@ -347,8 +347,8 @@ def test_a_peer_that_is_not_there_is_told_in_a_sentence(tmp_path):
     run(tmp_path, "--peers", "--peer-python", str(python))
 
 
-@pytest.mark.parametrize("library", [X_TRANSFORMERS, AUTHORS])
-def test_a_request_has_what_the_peer_reads(library):
+def test_a_request_has_what_the_peer_reads():
+  library = X_TRANSFORMERS
   size = Size(d_model=16, num_heads=2, num_layers=1, d_ff=32)
   case = Case("step", "encoder", "t5", "", ENCODINGS["t5"](), size, 8, 2, 20)
   asked = json.loads(json.dumps(request(case, library.ways[0])))

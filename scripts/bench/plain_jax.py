@@ -1,4 +1,4 @@
-"""Measure what each hand-written gradient buys over plain JAX: `python scripts/plain_jax.py`."""
+"""Measure what each hand-written gradient buys over plain JAX: `python scripts/bench/plain_jax.py`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ A training step is measured as it is and with one part left to JAX at a time, in
 of one process. A ratio above 1 is the time of the plain step over that of the step as it is.
 
 example:
-  python scripts/plain_jax.py --sizes small,long --out docs/benchmarks/plain
+  python scripts/bench/plain_jax.py --sizes small,long --out docs/benchmarks/plain
 """
 
 
@@ -162,7 +162,7 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
   """Run the command line."""
-  command = shlex.join(["python", "scripts/plain_jax.py", *sys.argv[1:]])
+  command = shlex.join(["python", "scripts/bench/plain_jax.py", *sys.argv[1:]])
 
   def work(argv: list[str]) -> None:
     args = arguments(argv)
@@ -198,7 +198,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
   what = "Measures what each hand-written gradient buys over plain JAX in a training step."
   parser = Parser("", f"{what}\n\n{EXAMPLES}")
-  parser.prog = "python scripts/plain_jax.py"
+  parser.prog = "python scripts/bench/plain_jax.py"
   parser.add_argument("--sizes", type=names, default=list(SIZES), help=f"of {', '.join(SIZES)}")
   parser.add_argument("--rounds", type=int, default=9, help="default: 9")
   parser.add_argument("--seconds", type=float, default=0.5, help="of each in a round; default: 0.5")

@@ -1,4 +1,4 @@
-"""Measure what encodings cost: `python scripts/benchmark.py --encodings rpr,rope`."""
+"""Measure what encodings cost: `python scripts/bench/benchmark.py --encodings rpr,rope`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import jax
-from benchmarking import ahead, cases, output, tables
+from benchmarking import cases, output, tables
 from benchmarking.measure import Stopped, measure
-from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Peer
+from benchmarking.peers import X_TRANSFORMERS, Peer
 
 from posexp.config import unknown_name
 from posexp.config.arguments import Parser, names, numbers, run
@@ -28,14 +28,11 @@ EXAMPLES = (
   + """
 
 examples:
-  python scripts/benchmark.py --encodings rpr,transformer_xl --option rpr.k=16 --lengths 64,256
-  python scripts/benchmark.py --encodings all --passes attention --lengths 512,2048
-  python scripts/benchmark.py --encodings rpr --passes attention --attention reference,auto
-  python scripts/benchmark.py --peers --peer-python ~/torch/bin/python --passes step,decode
-  python scripts/benchmark.py --encodings transformer_xl --model decoder --memory 128 \
-    --lengths 128 --authors ~/transformer-xl/pytorch --peer-python ~/torch/bin/python
-  python scripts/benchmark.py --encodings rpr --passes seeds --d-model 32,128
-  python scripts/benchmark.py --ahead h100 --encodings fused_rpr --dtype bfloat16 --attention fused
+  python scripts/bench/benchmark.py --encodings rpr,transformer_xl --option rpr.k=16 --lengths 64,256
+  python scripts/bench/benchmark.py --encodings all --passes attention --lengths 512,2048
+  python scripts/bench/benchmark.py --encodings rpr --passes attention --attention reference,auto
+  python scripts/bench/benchmark.py --peers --peer-python ~/torch/bin/python --passes step,decode
+  python scripts/bench/benchmark.py --encodings rpr --passes seeds --d-model 32,128
 
 The cases of a table are timed in turn, round by round. Ratios are taken within a round, to none
 with the first of --attention, and shown as a median with the quartiles. On a busy machine the ratio
@@ -71,11 +68,7 @@ def parser_of(script: str, description: str, examples: str) -> Parser:
   add("--rounds", type=int, default=7, help="default: 7")
   add("--seconds", type=float, default=0.5, help="of each in a round, about; default: 0.5")
   add("--peers", action="store_true", help="x-transformers on PyTorch too, in the same rounds")
-  add(
-    "--authors", type=Path, metavar="FOLDER", help="Transformer-XL's own code, its `pytorch`, too"
-  )
   add("--peer-python", metavar="PATH", help="a Python that has a peer's modules; default: this one")
-  add("--ahead", metavar="GPU", help="compile for h100, h200 or 8xh100, which need not be here")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   return parser
 
@@ -99,14 +92,8 @@ def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespa
     if least is not None and least < 1:
       parser.error(f"--{name.replace('_', '-')} must be at least 1, not {least}")
   parser.check_least(args, seconds=0, vocabulary=8)
-  if args.ahead and args.passes != ["step"]:
-    parser.error("--ahead compiles the pass step alone")
-  if args.peers and args.authors:
-    parser.error("--peers and --authors are measured one at a time")
-  if args.peer_python and not (args.peers or args.authors):
-    parser.error("--peer-python goes with --peers or --authors")
-  if args.authors and not (args.authors / "mem_transformer.py").is_file():
-    parser.error(f"--authors {args.authors}: no mem_transformer.py is there")
+  if args.peer_python and not args.peers:
+    parser.error("--peer-python goes with --peers")
   if args.texts and not {"step", *cases.SEARCHES}.issuperset(args.passes):
     parser.error("--texts goes with the passes step, decode and beam")
   if args.memory and (args.model != "decoder" or not RECURRING.issuperset(args.passes)):
@@ -116,10 +103,9 @@ def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespa
 
 def peer_of(args: argparse.Namespace) -> Peer | None:
   """Whom posexp is measured beside; UserError if it cannot be started."""
-  machine = cores(), jax.default_backend()
-  if args.authors:
-    return Peer(AUTHORS, args.peer_python, *machine, str(args.authors.resolve()))
-  return Peer(X_TRANSFORMERS, args.peer_python, *machine) if args.peers else None
+  if not args.peers:
+    return None
+  return Peer(X_TRANSFORMERS, args.peer_python, cores(), jax.default_backend())
 
 
 def benchmark(
@@ -132,8 +118,6 @@ def benchmark(
   Raises:
     UserError: something that was asked for does not exist, or the folder cannot be written.
   """
-  if args.ahead:
-    return ahead.ahead(args, command)
   prepare()
   jax.config.update("jax_enable_compilation_cache", False)  # compiling is timed
   groups, notes = cases.plan(args)
@@ -166,7 +150,7 @@ def benchmark(
 
 def main() -> None:
   """Run the command line."""
-  command = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
+  command = shlex.join(["python", "scripts/bench/benchmark.py", *sys.argv[1:]])
   run(lambda argv: benchmark(arguments(argv), command))
 
 

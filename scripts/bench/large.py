@@ -1,4 +1,4 @@
-"""How long large data take from files to the first step: `python scripts/large.py`.
+"""How long large data take from files to the first step: `python scripts/bench/large.py`.
 
 Writes pairs of sentences and running text of invented words, as many as in WMT's English and German
 and in a large corpus of bytes, and trains a small model on each for one step, twice: with nothing
@@ -46,15 +46,15 @@ COLUMNS = [
 ]
 EXAMPLES = """\
 examples:
-  python scripts/large.py --out docs/benchmarks/large
-  python scripts/large.py --pairs 100000 --bytes 10000000
+  python scripts/bench/large.py --out docs/benchmarks/large
+  python scripts/bench/large.py --pairs 100000 --bytes 10000000
 """
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Return the options; UserError if they cannot be understood."""
   parser = Parser("", f"Measures how long large data take to the first step.\n\n{EXAMPLES}")
-  parser.prog = "python scripts/large.py"
+  parser.prog = "python scripts/bench/large.py"
   add = parser.add_argument
   add("--pairs", type=int, default=4_500_000, help="of sentences; default: 4,500,000")
   add("--bytes", type=int, default=500_000_000, help="of text; default: 500,000,000")
@@ -161,7 +161,9 @@ def main(argv: list[str]) -> None:
     "peak and CPU are those of a whole run of one step and its evaluation",
     f"waiting: the share of {STEPS} steps in which devices had no batch, at the most",
   ]
-  command = f"python scripts/large.py --pairs {args.pairs} --bytes {args.bytes} --out {args.out}"
+  command = (
+    f"python scripts/bench/large.py --pairs {args.pairs} --bytes {args.bytes} --out {args.out}"
+  )
   about = output.about(command, notes)
   table = tabulate(
     [translation(args.pairs), language_model(args.bytes)],

@@ -18,7 +18,7 @@ from unittest import mock
 
 import benchmark
 import jax
-from benchmarking import chips, output, proof, rows
+from benchmarking import output, proof, rows
 from benchmarking.cases import BY_NAME, JAX
 from benchmarking.defaults import advice
 from benchmarking.measure import reason
@@ -33,7 +33,7 @@ from posexp.models import attention
 ENOUGH = "--rounds 5 --seconds 0.1"
 FORMS = f"--passes attention --d-model 512 --heads 8 --tokens 16384 {ENOUGH}"
 ALL_FORMS = f"{FORMS} --attention reference,blocked,fused --dtype bfloat16"
-# What is done, each in a folder of its own, by the options of scripts/benchmark.py. A folder's part
+# What is done, each in a folder of its own, by the options of scripts/bench/benchmark.py. A folder's part
 # is the first part of its name. `fused_rpr` comes last: if its kernel brings the process down, the
 # others' rows are there.
 WORK = {
@@ -53,6 +53,8 @@ WORK = {
 }
 TINY = "--heads 2 --layers 1 --vocabulary 20 --batch 2 --rounds 3 --seconds 0"  # a rehearsal
 TINY_CHECK = ("none", "t5", "cope", "fused_rpr"), (7,)
+# FLOPs a second, dense, in bfloat16: NVIDIA's data sheets, the SXM form.
+PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 PARTS = list(dict.fromkeys(name.partition("/")[0] for name in WORK))
 EXAMPLES = """\
 parts:
@@ -65,7 +67,7 @@ parts:
 examples:
   make gpu                                            all parts on this GPU
   make gpu ARGS="--parts check,attention"             some of them; files of the others stay
-  python scripts/gpu.py --rehearse --out rehearsal    on a CPU, at tiny sizes
+  python scripts/bench/gpu.py --rehearse --out rehearsal    on a CPU, at tiny sizes
 
 All parts take about 35 minutes on an H100 with 16 cores, nearly all of it for compiling: check 7,
 steps 8, search 4, seeds 2 and attention 14, of which only check and the first of attention's three
@@ -119,7 +121,7 @@ def do(name: str, out: Path, rehearse: bool) -> dict[str, str]:
         "--d-model 16 --lengths 8,16" if "attention" in name else "--d-model 16,32 --lengths 8"
       )
       argv += f"{TINY} {sizes}".split()
-    said = shlex.join(["python", "scripts/benchmark.py", *argv])
+    said = shlex.join(["python", "scripts/bench/benchmark.py", *argv])
     benchmark.benchmark(benchmark.arguments(argv), said, failed)
     return failed
 
@@ -177,7 +179,7 @@ def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Ite
       yield f"[{folder}]({folder}/benchmark.md): at the best {form.format(best[by])} ({where})"
   if peaks:
     reached = ", ".join(f"{peak:,.3g} TFLOP/s in {dtype}" for dtype, peak in peaks.items())
-    makers = chips.peak(name)
+    makers = PEAKS.get(name)
     makers = f"; its maker says {makers / 1e12:,.0f} in bfloat16" if makers else ""
     yield f"a large matrix product, of which MFU is a share, reaches {reached}{makers}"
 
@@ -187,7 +189,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser = Parser(
     "", f"Checks and measures this GPU, and says which defaults to change.\n\n{EXAMPLES}"
   )
-  parser.prog = "python scripts/gpu.py"
+  parser.prog = "python scripts/bench/gpu.py"
   add = parser.add_argument
   add("--parts", type=names, default=PARTS, help=f"of {','.join(PARTS)}; default: all")
   add("--out", type=Path, help="a folder; default: docs/benchmarks/DEVICE")
