@@ -32,7 +32,7 @@ _HOMES = {
   "Diagnostic": "posexp.tasks.diagnostic",
   "Tracker": "posexp.tracking.tracker",
   "TrackedRun": "posexp.tracking.tracker",
-  "Launcher": "posexp.sweeps.launchers",
+  "Launcher": "posexp.sweeps.supervise",
   "Metric": "posexp.runs.metrics",
   "UserError": "posexp.errors",
 }

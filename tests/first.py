@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from posexp.runs.metrics import Metric
-from posexp.tasks.classification import Classification, LabeledData
+from posexp.tasks.text_classification import Classification, LabeledData
 
 WORDS = ("[PAD]", "a", "b", "red", "green", "blue")
 SIZES = {"train": 200, "validation": 40, "test": 60}

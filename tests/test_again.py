@@ -17,7 +17,7 @@ from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.runs import digest, read_run, read_runs
 from posexp.runs.records import read_records, recorded, write_records
-from posexp.sweeps.again import again
+from posexp.sweeps.launch import again
 from posexp.training.setup import Setup
 
 FINDINGS = Path(__file__).parents[1] / "docs/findings"

@@ -14,8 +14,7 @@ from seed import drawn, some
 from small import SMALL, case_of, rngs, some_tokens
 
 from posexp.analysis import properties
-from posexp.analysis.conformance import PROPERTIES
-from posexp.analysis.far_positions import far_positions
+from posexp.analysis.conformance import PROPERTIES, far_positions
 from posexp.analysis.properties import VOCAB, paths
 from posexp.encodings import Encoding, Span, encoding
 from posexp.encodings.base import Layer

@@ -6,9 +6,8 @@ import pytest
 from seed import some
 
 from posexp import check
-from posexp.analysis import attention_properties, conformance, properties
-from posexp.analysis.compilation import compilation
-from posexp.analysis.conformance import PROPERTIES
+from posexp.analysis import conformance, properties
+from posexp.analysis.conformance import PROPERTIES, compilation
 from posexp.analysis.properties import Case
 from posexp.config import plugins
 from posexp.encodings import ENCODINGS, Relation, all_encodings
@@ -124,11 +123,11 @@ def planted(tmp_path, monkeypatch):
         ("late", properties.cached_decoding, properties.padding),
         ("leaky", properties.padding, properties.explicit_positions),
         ("cut", properties.gradients, properties.padding),
-        ("double", attention_properties.weights, properties.padding),
+        ("double", conformance.weights, properties.padding),
         ("drawn", compilation, properties.same_start),
-        ("gate", properties.cached_decoding, attention_properties.weights),
-        ("gate", attention_properties.columns, properties.explicit_positions),
-        ("padded", properties.padding, attention_properties.weights),
+        ("gate", properties.cached_decoding, conformance.weights),
+        ("gate", conformance.columns, properties.explicit_positions),
+        ("padded", properties.padding, conformance.weights),
       ],
       3,
     ),
@@ -190,7 +189,7 @@ FROM_FILES = """\
 import csv, dataclasses, functools, hashlib, sqlite3
 from pathlib import Path
 import posexp
-from posexp.tasks.classification import Classification, LabeledData
+from posexp.tasks.text_classification import Classification, LabeledData
 
 NAMES = Path("names.txt").read_text().split()
 

@@ -15,8 +15,7 @@ from posexp.data import writing
 from posexp.errors import UserError
 from posexp.runs.run import parsed_summary
 from posexp.tasks import bag_of_words, tasks
-from posexp.tasks.classification import Classification
-from posexp.tasks.text_classification import TextClassification
+from posexp.tasks.text_classification import Classification, TextClassification
 from posexp.tasks.who_acts import WhoActs
 
 ROWS = [

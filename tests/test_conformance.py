@@ -19,9 +19,8 @@ from flax import nnx
 from seed import SEED, drawn, some
 from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 
-from posexp.analysis import attention_properties, conformance, properties
-from posexp.analysis.compilation import compilation
-from posexp.analysis.far_positions import far_positions
+from posexp.analysis import conformance, properties
+from posexp.analysis.conformance import compilation, far_positions
 from posexp.analysis.properties import EXACT, VOCAB, paths
 from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotation
 from posexp.encodings.reflections import PaTH
@@ -88,7 +87,7 @@ FEW = {
   properties.spans: ("none", "transformer_xl", *drawn(("rpr", "complex", "split"), 1)),
   properties.bfloat16: ("none", *drawn(UNLIKE, 3)),
   properties.gradients: ("rpr",),
-  attention_properties.weights: OWN_FORMS + drawn(REST, 5),
+  conformance.weights: OWN_FORMS + drawn(REST, 5),
   properties.shift: OWN_FORMS + drawn(UNLIKE, 4),
   far_positions: ("xpos",),
   compilation: drawn(UNLIKE, 1),

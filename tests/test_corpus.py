@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import corpus, documents, packages, side_by_side, vocabulary
+from posexp.data import corpus, documents, side_by_side, sources, vocabulary
 from posexp.data.splits import SPLITS
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
@@ -248,9 +248,9 @@ def test_the_splits_of_a_package_are_the_same_for_ever(package):
   [(False, "is missing", ""), (True, "has other files than", "--force-reinstall ")],
 )
 def test_a_package_that_is_another_one_is_one_sentence(there, wrong, flag, tmp_path, monkeypatch):
-  given = packages.PACKAGES["sympy"]
+  given = sources.PACKAGES["sympy"]
   found = SimpleNamespace(submodule_search_locations=[str(tmp_path)]) if there else None
-  monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: found)
+  monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: found)
   write(tmp_path / "module.py", "other")
   message = f"the package sympy {wrong}.*; type python -m pip install {flag}{given.requirement}$"
   with pytest.raises(UserError, match=message):

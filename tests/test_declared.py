@@ -9,8 +9,7 @@ import pytest
 
 import posexp
 from posexp.analysis import properties
-from posexp.analysis.conformance import PROPERTIES
-from posexp.analysis.far_positions import far_positions
+from posexp.analysis.conformance import PROPERTIES, far_positions
 from posexp.analysis.probe import refusal
 from posexp.config import plugins
 from posexp.encodings import ENCODINGS, Encoding, Relation, check_limit

@@ -10,9 +10,8 @@ from run_folders import sweep, write
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
-from posexp.reporting.paired_predictions import moved
+from posexp.reporting.paired_predictions import Examples, moved
 from posexp.runs import read_runs
-from posexp.runs.examples import Examples
 from posexp.runs.metrics import score
 from posexp.runs.predictions import write_predictions
 from posexp.runs.records import NAME, read_records, write_records

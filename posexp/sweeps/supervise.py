@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from posexp import status
-from posexp.config import RunOptions, build
+from posexp.config import RunOptions, build, plugins
 from posexp.config.arguments import say
 from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.sweeps import tuning
 from posexp.sweeps.handover import train_by_launcher
-from posexp.sweeps.launchers import launchers
 from posexp.sweeps.sweep import (
   DONE,
   ELSEWHERE,
@@ -124,3 +125,37 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool, means: Means) -> bool:
   if failed := sweep.in_state(FAILED):
     say(f"error: {len(failed)} of {len(sweep.runs)} runs failed: {sweep.options_in(FAILED)}")
   return bool(failed)
+
+
+class Launcher:
+  """The base class of launchers."""
+
+  # A job is the command line that was typed, with this environment variable: the job's own folder.
+  variable: ClassVar[str]
+
+  def check(self, cfg: DictConfig) -> None:
+    """Raise UserError if an option of `cfg.hydra.launcher` is wrong."""
+
+  def train(self, members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
+    """Train runs; yield each change of a run's state, and None after a moment without one.
+
+    When it is closed early, jobs are saved first, or go on by themselves.
+    """
+    raise NotImplementedError
+
+  def work(self, train: Train, place: Path) -> int:
+    """Train the run of a job in the folder that its variable names; return the exit status."""
+    raise NotImplementedError
+
+
+def launchers() -> dict[str, Launcher]:
+  """Return all launchers by their names."""
+  return {name: cls() for name, cls in plugins.table("launcher", {}).items()}
+
+
+def job() -> tuple[Launcher, Path] | None:
+  """Return the launcher whose job this process is, and the job's folder; None if it is none."""
+  for launcher in launchers().values():
+    if place := os.environ.pop(launcher.variable, ""):
+      return launcher, Path(place)
+  return None

@@ -8,14 +8,16 @@ import datetime
 import functools
 import itertools
 import logging
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from numbers import Real
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from posexp.errors import NotFinite
+from posexp.errors import NotFinite, UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
@@ -23,15 +25,13 @@ from posexp.tasks.contract import Data, ModelSpec, declared
 from posexp.tasks.results import prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
+from posexp.training.costs import machine
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
-from posexp.training.evaluation import Snapshot
-from posexp.training.finite import check_finite, not_finite
+from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
-from posexp.training.rhythm import Rhythm
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
 from posexp.training.stopping import SAVE, STOP, StopRequests
-from posexp.training.versions import machine
 
 log = logging.getLogger("posexp")
 
@@ -269,3 +269,61 @@ def exhausted(job: Job) -> bool:
   if patience is None or not ranks:
     return False
   return len(ranks) - 1 - ranks.index(max(ranks)) >= patience
+
+
+START = f"the model overflows with the weights that it starts from; {LOOK}"
+
+
+def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
+  """Return the metrics; NotFinite if one is not finite, for it is no result."""
+  for name, value in metrics.items():
+    if isinstance(value, Real) and not math.isfinite(value):
+      raise NotFinite(
+        f"{name} is {value}, which is no result; the task must measure a finite number there"
+      )
+  return metrics
+
+
+def not_finite(step: int) -> NotFinite:
+  """Return the error for a loss that no training comes back from."""
+  if step == 1:  # no weight has changed yet
+    return NotFinite(f"the loss is not finite at step 1, before any option of train acts: {START}")
+  return NotFinite(
+    f"the loss is not finite at step {step}; what was saved before is kept: {SMALLER}; if they "
+    f"change nothing, {LOOK}"
+  )
+
+
+class Rhythm(NamedTuple):
+  """The steps, counted from 1, at which training logs a row and evaluates."""
+
+  steps: int  # the last one is evaluated
+  log_every: int
+  evaluate_every: int
+
+  @classmethod
+  def of(cls, setup: Setup, data: Data) -> Rhythm:
+    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch.
+
+    Raises:
+      UserError: there are fewer evaluations than checkpoints that the run is to average.
+    """
+    options, steps = setup.training, setup.steps(data)
+    every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
+    if (options.average or 0) > (evaluations := math.ceil(steps / every)):
+      raise UserError(
+        f"train.average={options.average}: of {steps:,} steps the run is evaluated "
+        f"{counted(evaluations, 'time')}; lower it or train.evaluate_every"
+      )
+    return cls(steps, options.log_every, every)
+
+  def evaluates(self, step: int) -> bool:
+    return step % self.evaluate_every == 0 or step == self.steps
+
+  def logs(self, step: int) -> bool:
+    """Return whether there is a row, as each evaluation has one."""
+    return step % self.log_every == 0 or self.evaluates(step)
+
+  def rows(self, until: int) -> dict[int, bool]:
+    """Return the steps that have a row, up to one, and whether it is that of an evaluation."""
+    return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}

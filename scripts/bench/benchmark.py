@@ -28,7 +28,7 @@ EXAMPLES = (
   + """
 
 examples:
-  python scripts/bench/benchmark.py --encodings rpr,transformer_xl --option rpr.k=16 --lengths 64,256
+  python scripts/bench/benchmark.py --encodings rpr,split --option rpr.k=16 --lengths 64,256
   python scripts/bench/benchmark.py --encodings all --passes attention --lengths 512,2048
   python scripts/bench/benchmark.py --encodings rpr --passes attention --attention reference,auto
   python scripts/bench/benchmark.py --peers --peer-python ~/torch/bin/python --passes step,decode

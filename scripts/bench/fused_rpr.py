@@ -3,7 +3,8 @@
 This file is a plugin, and no part of the package: the kernel runs on NVIDIA's GPUs alone. On an
 H100 it equals RPR's definition and attends in 0.24 to 0.70 of the time.
 
-    python -m posexp.train plugins=scripts/bench/fused_rpr.py encoding=fused_rpr model.attention=fused ...
+    python -m posexp.train plugins=scripts/bench/fused_rpr.py encoding=fused_rpr \\
+      model.attention=fused ...
 
 The softmax is computed online, and the backward pass recomputes logits. Arrays by offset (a query's
 products with vectors, or sums of its weights) have a column for each of the 2f+1 clipped offsets.

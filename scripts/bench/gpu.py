@@ -33,8 +33,8 @@ from posexp.models import attention
 ENOUGH = "--rounds 5 --seconds 0.1"
 FORMS = f"--passes attention --d-model 512 --heads 8 --tokens 16384 {ENOUGH}"
 ALL_FORMS = f"{FORMS} --attention reference,blocked,fused --dtype bfloat16"
-# What is done, each in a folder of its own, by the options of scripts/bench/benchmark.py. A folder's part
-# is the first part of its name. `fused_rpr` comes last: if its kernel brings the process down, the
+# What is done, each in a folder of its own, by the options of benchmark.py. A folder's part is the
+# first part of its name. `fused_rpr` comes last: if its kernel brings the process down, the
 # others' rows are there.
 WORK = {
   "check": "",

@@ -1,4 +1,4 @@
-"""Measure what each hand-written gradient buys over plain JAX: `python scripts/bench/plain_jax.py`."""
+"""Measure what gradients written by hand buy over plain JAX: `scripts/bench/plain_jax.py`."""
 
 from __future__ import annotations
 

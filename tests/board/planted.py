@@ -11,8 +11,8 @@ from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import Suite
 from posexp.config import plugins
+from posexp.reporting.paired_predictions import Examples
 from posexp.runs import RunWriter, folder, read_run
-from posexp.runs.examples import Examples
 from posexp.runs.lengths import extrapolation
 from posexp.runs.records import read_records
 from posexp.tasks.diagnostic import LEARNED
