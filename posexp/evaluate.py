@@ -17,7 +17,6 @@ examples:
   python -m posexp.evaluate RUN --beyond 8
                        the same up to 8 training lengths: how the loss grows, and where it breaks
   python -m posexp.evaluate RUN --context 64,512 --memory 0,64,256
-  python -m posexp.evaluate RUN --context 64,512 --window disjoint
   python -m posexp.evaluate RUN --lengths 20:100:5                of a diagnostic
   python -m posexp.evaluate RUN --lengths 30,60 rope.scaling=ntk rope.factor=4
   python -m posexp.evaluate hf:FOLDER --text letter.txt           of a released model
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
 MEASURED = {  # what is measured -> the options that say something of it
   "text": ("options", "memory", "segment", "window", "per_token"),
-  "context": ("options", "memory", "window", "stride", "positions"),
+  "context": ("options", "memory", "positions"),
   "beyond": ("options", "memory", "positions"),
   "lengths": ("options",),
   "recl": (),
@@ -80,11 +79,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   of = "with --text or --context"
   option("--memory", metavar="M,...", type=numbers, help=f"{of}: other memories")
   option("--segment", metavar="T", type=int, help="with --text: tokens that are read at once")
-  window = f"{of}: windows that follow each other; --text has both where there is no memory"
+  window = "with --text: windows that follow each other; default: both where there is no memory"
   option("--window", choices=("sliding", "disjoint"), help=window)
   option("--context", metavar="16,32,64", type=ranges, help="losses by how many tokens are read")
-  stride = "with --context --window sliding, in tokens; default: half the shortest"
-  option("--stride", metavar="S", type=int, help=stride)
   many = "with --context or --beyond: how many tokens are scored"
   option("--positions", metavar="N", type=int, help=many)
   beyond = "the curve of losses by context, or position, up to so many training lengths"
@@ -92,7 +89,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   many = "a diagnostic's exact match at these lengths: 30,60 or from:to:step"
   option("--lengths", metavar="20:100:5", type=ranges, help=many)
   option("--recl", action="store_true", help="relative effective context lengths of several runs")
-  args = parser.parse_for_run(argv, segment=2, stride=1, positions=1, beyond=2)
+  args = parser.parse_for_run(argv, segment=2, positions=1, beyond=2)
   args.options, args.runs = [], []
   for word in args.words:
     is_option = OPTION.fullmatch(word) and not Path(word).exists()
@@ -105,8 +102,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error(f"--records {args.records}: give it the ending .parquet")
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
-  if args.stride is not None and args.window != "sliding":
-    parser.error("--stride is for --window sliding")
   if args.per_token and len(args.memory or [0]) > 1:
     parser.error("--per-token is for one --memory")
   return args

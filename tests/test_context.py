@@ -16,7 +16,6 @@ from order import compilations
 from scipy import stats
 
 from posexp import evaluate
-from posexp.analysis import context
 from posexp.analysis.context import Curve
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -163,31 +162,6 @@ def test_what_follows_from_losses_by_context(nats, gain, slope, holds_to):
   assert found["context/holds_to"] == pytest.approx(holds_to)
 
 
-@pytest.mark.slow
-def test_sliding_windows_of_stride_one_are_exact_contexts_and_disjoint_ones_begin_anew(trained):
-  plain = without_memory(trained)
-  sliding = context.consecutive(plain, "test", [4, 12], 24, 1)
-  disjoint = context.consecutive(plain, "test", [4, 12], 24, None)
-  place = 12 + np.arange(24)
-  for length in (4, 12):
-    exact = [by_hand(plain, at - length, at)[-1] for at in place.tolist()]
-    np.testing.assert_allclose(sliding.nats[length], exact, atol=2e-6)
-    anew = [by_hand(plain, at - 1, at - 1 + length) for at in place[::length].tolist()]
-    np.testing.assert_allclose(disjoint.nats[length], np.concatenate(anew), atol=2e-6)
-  whole = context.consecutive(plain, "test", [4, 12], 24, 12)
-  np.testing.assert_array_equal(whole.nats[12], disjoint.nats[12])
-
-
-def test_the_first_places_of_windows_cost_more(trained):
-  curve = context.consecutive(trained, "test", [16, 32], 640, None)
-  parts = context.by_place(curve, 32)
-  assert [*parts] == ["0-15", "16-31"]
-  halves = curve.nats[32].reshape(-1, 2, 16).mean((0, 2))
-  np.testing.assert_allclose([mean for mean, _ in parts.values()], halves)
-  sliding = context.consecutive(trained, "test", [16, 32], 640, 8)
-  assert sliding.mean(32) < curve.mean(32) < curve.mean(16)
-
-
 def test_documents_that_are_masked_are_all_that_is_seen(trained):
   place = np.array([40])
   tokens = stream(trained).tokens.copy()
@@ -285,9 +259,7 @@ def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
   assert [*read_context_losses(run, "test").nats] == [8, 11, 16, 23, 24]
   assert "beyond the training length the loss changes by" in capsys.readouterr().out
   assert {"context/slope", "context/holds_to"} <= held.keys()
-  table = typed(run, "--context", "16,32", "--window", "disjoint", "--positions", 320)
-  assert [*table["by_place"]] == ["0-15", "16-31"]
-  assert json.dumps(table)
+  assert json.dumps(found)
 
 
 def test_runs_have_effective_lengths_where_they_were_measured_alike(runs, tmp_path, capsys):
@@ -324,13 +296,12 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
   [
     ("--memory 8", "--memory is for --text or --context"),
     ("--context 8 --without position", "--without means nothing with --context"),
-    ("--context 8 --stride 2", "--stride is for --window sliding"),
+    ("--context 8 --window disjoint", "--window means nothing with --context"),
     ("--positions 8", "--positions is for --context or --beyond"),
     ("--beyond 1", "--beyond must be at least 2, not 1"),
     ("--context 0,8", "argument --context: invalid ranges value"),
     ("--context 8 RUN", "name one run; several are for --recl"),
     ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
-    ("--context 100000 --window disjoint", "a window of 100,000 tokens: test has "),
     ("--beyond 9000", "a context of 72,000 tokens: only 0 of the "),
     ("--recl", "--recl compares runs with each other: name two or more"),
   ],

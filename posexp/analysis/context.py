@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from posexp import plotting, storage
 from posexp.errors import UserError, near
-from posexp.plotting import COLORS, GRAY, band, line_style, log2_axis, panels
+from posexp.plotting import GRAY, band, line_style, log2_axis, panels
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs.context_losses import (
@@ -27,8 +27,6 @@ from posexp.runs.context_losses import (
 from posexp.tasks import windows
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import TrainedModel, with_options
-
-TOKENS = 65_536  # the targets that consecutive windows score
 
 
 class Curve(NamedTuple):
@@ -97,37 +95,6 @@ def sampled(
   return found, Curve(_name(trained), nats, found.bytes, _refused(trained, split, contexts), blocks)
 
 
-def consecutive(
-  trained: TrainedModel, split: str, contexts: Sequence[int], targets: int, stride: int | None
-) -> Curve:
-  """Return losses of neighboring targets, in windows of each of these lengths.
-
-  Windows follow each other, and all of their targets count; with a stride, longer windows overlap,
-  and only the last `stride` targets of each count. All lengths score the same targets: the first
-  that have the longest window before them.
-
-  Raises:
-    UserError: the split is too short.
-  """
-  stream, longest = trained.data.streams[split], max(contexts)
-  blocks = min(targets, len(stream.tokens) - 2 * longest) // longest
-  if blocks < 1:
-    raise UserError(
-      f"a window of {longest:,} tokens: {split} has {stream.targets:,} targets, and windows need "
-      f"room for three; choose shorter ones, and at least as many --positions"
-    )
-  first, count = longest, blocks * longest
-  refused, nats = _refused(trained, split, contexts), {}
-  for context in sorted(set(contexts) - refused.keys()):
-    scored = min(context, stride or context)
-    last = first + scored * np.arange(1, -(-count // scored) + 1) - 1
-    found = windows.losses(trained.snapshot, stream, last, context, scored=scored, longest=longest)
-    nats[context] = found.reshape(-1)[:count].astype(np.float64)
-  place = first + np.arange(count)
-  sizes = trained.data.vocabulary.bytes_of[stream.tokens[place]]
-  return Curve(_name(trained), nats, sizes, refused, blocks)
-
-
 def _refused(trained: TrainedModel, split: str, contexts: Sequence[int]) -> dict[int, str]:
   stream = trained.data.streams[split]
   found = {each: windows.refused(trained.snapshot, stream, each) for each in sorted(contexts)}
@@ -137,21 +104,6 @@ def _refused(trained: TrainedModel, split: str, contexts: Sequence[int]) -> dict
 def _name(trained: TrainedModel) -> str:
   memory = trained.spec.size.memory
   return f"memory {memory}" if memory else "no memory"
-
-
-def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
-  """Return the mean loss in parts of the windows of a length, and half its interval over windows.
-
-  The parts are the places 0–15, 16–31, 32–63, and so on, of consecutive windows.
-  """
-  rows = curve.nats[context]
-  rows = rows[: len(rows) // context * context].reshape(-1, context)
-  ends = [0, *(2**power for power in range(4, 40) if 2**power < context), context]
-  found = {}
-  for start, end in itertools.pairwise(ends):
-    part = rows[:, start:end].mean(1)
-    found[f"{start}-{end - 1}"] = float(part.mean()), half_interval(part)
-  return found
 
 
 def beyond_training(found: Mapping[str, float], longest: int) -> str:
@@ -182,12 +134,6 @@ def table(curves: Sequence[Curve]) -> str:
   return tabulated((heads, rows), "plain")
 
 
-def place_table(name: str, parts: Mapping[str, tuple[float, float]]) -> str:
-  """Format a row for each part of the windows of one curve."""
-  rows = [[part, _pm(*found)] for part, found in parts.items()]
-  return tabulated(([f"place in the window, {name}", "loss (nats)"], rows), "plain")
-
-
 def _pm(value: float, half: float, sign: str = "") -> str:
   return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
 
@@ -209,37 +155,24 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     raise UserError(f"{asked} is for language models; {trained.run.path} is a run of {kind}")
   args.context = args.context or up_to(args.beyond, trained.data.length)
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
-  stride = None
-  if args.window == "sliding":
-    stride = args.stride or max(1, min(args.context) // 2)
   curves, scores = [], []
   for model in models or [trained]:
-    if args.window:
-      targets = args.positions or TOKENS
-      curves.append(consecutive(model, args.split, args.context, targets, stride))
-    else:
-      found, curve = sampled(
-        model, args.split, args.context, args.positions, rows=bool(args.beyond)
-      )
-      curves.append(curve)
-      scores.append(found.scores(trained.data.length))
-      if found.nats:
-        write_context_losses(trained.run.path, _file(args, model), found)
-  parts = {}
-  if args.window == "disjoint" and curves[0].nats:
-    parts = by_place(curves[0], max(curves[0].nats))
-  title = _title(trained, args, curves, stride)
+    found, curve = sampled(model, args.split, args.context, args.positions, rows=bool(args.beyond))
+    curves.append(curve)
+    scores.append(found.scores(trained.data.length))
+    if found.nats:
+      write_context_losses(trained.run.path, _file(args, model), found)
+  title = _title(trained, args, len(curves[0].bytes))
   lines = "\n".join(map(wrapped, title.split("\n")))
-  tables = [table(curves), *([place_table(curves[0].name, parts)] if parts else [])]
   said = [
     wrapped(f"{curve.name}: {held}")
-    for curve, each in zip(curves, scores, strict=False)
+    for curve, each in zip(curves, scores, strict=True)
     if (held := beyond_training(each, max(curve.nats, default=0)))
   ]
-  print(lines, *tables, *said, sep="\n\n")
+  print(lines, table(curves), *said, sep="\n\n")
   if drawn := [curve for curve in curves if curve.nats]:
-    print("", *map(near, _draw(args, trained, drawn, title, parts)), sep="\n")
-  return result(trained, args, curves, parts) | {"scores": scores}
+    print("", *map(near, _draw(args, trained, drawn, title)), sep="\n")
+  return result(trained, args, curves) | {"scores": scores}
 
 
 def _draw(
@@ -247,15 +180,12 @@ def _draw(
   trained: TrainedModel,
   curves: Sequence[Curve],
   title: str,
-  parts: Mapping[str, tuple[float, float]],
 ) -> list[Path]:
   """Draw curves into the run's folder; return the files."""
-  xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
   segment, memory = trained.data.length, trained.run.config["model"]["memory"]
   marks = sorted({segment, segment + memory})  # the spans of attention in training
   folder = storage.unlinked(trained.run.path / "figures")
-  name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
-  return plotting.save(figure(title, curves, xlabel, marks, parts), folder, name)
+  return plotting.save(figure(title, curves, marks), folder, f"context-{_file(args, trained)}")
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:
@@ -266,29 +196,19 @@ def _file(args: argparse.Namespace, model: TrainedModel) -> str:
   return ",".join(dict.fromkeys([args.split, *options]))
 
 
-def _title(
-  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], stride: int | None
-) -> str:
-  name, targets = trained.run.config["encoding"], len(curves[0].bytes)
-  memory = trained.run.config["model"]["memory"]
+def _title(trained: TrainedModel, args: argparse.Namespace, targets: int) -> str:
+  name, memory = trained.run.config["encoding"], trained.run.config["model"]["memory"]
   by = f"trained on segments of {trained.data.length:,} tokens"
   by += f" with a memory of {memory:,}" if memory else ""
   by += "".join(f", {option}" for option in args.options)
-  if args.window is None:
-    what = f"{targets:,} targets of {args.split} drawn at random, the same with each context"
-    rows = f"rows of {windows.ROW} targets" if args.beyond else "targets"
-    spread = f"95 % intervals over {rows}"
-  else:
-    part = stride and stride < min(args.context)
-    which = f"the last {stride:,} of each window" if part else "all of each window"
-    what = f"{targets:,} neighboring targets of {args.split}, {which}"
-    spread = f"95 % intervals over {curves[0].blocks} blocks of {max(args.context):,} targets"
+  what = f"{targets:,} targets of {args.split} drawn at random, the same with each context"
+  rows = f"rows of {windows.ROW} targets" if args.beyond else "targets"
   step = int(trained.snapshot.state.step)
-  return f"{name}, step {step:,}, {by}\n{what}; {spread}, of gains in pairs"
+  return f"{name}, step {step:,}, {by}\n{what}; 95 % intervals over {rows}, of gains in pairs"
 
 
 def result(
-  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], parts: Mapping
+  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve]
 ) -> dict[str, Any]:
   """Return the numbers, as plain values."""
   return {
@@ -302,37 +222,25 @@ def result(
       | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
       for curve in curves
     ],
-    "by_place": {part: mean for part, (mean, _) in parts.items()},
   }
 
 
-def figure(
-  title: str, curves: Sequence[Curve], xlabel: str, trained_on: Sequence[int], parts: Mapping
-) -> Figure:
-  """Draw the loss by context, a line for each curve, and by place in the windows, for `parts`.
+def figure(title: str, curves: Sequence[Curve], trained_on: Sequence[int]) -> Figure:
+  """Draw the loss by context, a line for each curve.
 
   Bands leave out the spread that all contexts share. Dotted lines mark the lengths `trained_on`.
   """
-  found, (axes,) = panels(1, 1 + bool(parts), width=5.0, height=3.4, title=title)
+  found, ((axes,),) = panels(1, 1, width=5.0, height=3.4, title=title)
   for rank, curve in enumerate(curves):
     contexts, halves = [*curve.nats], curve.bands()
     mean = np.array([curve.mean(context) for context in contexts])
     half = np.nan_to_num([halves[context] for context in contexts])
     look = line_style(rank) | {"marker": "o", "markersize": 3, "label": curve.name}
-    band(axes[0], np.array(contexts), mean, mean - half, mean + half, **look)
-  every = sorted({context for curve in curves for context in curve.nats})
-  log2_axis(axes[0], every)
-  axes[0].set_xlabel(xlabel)
+    band(axes, np.array(contexts), mean, mean - half, mean + half, **look)
+  log2_axis(axes, sorted({context for curve in curves for context in curve.nats}))
+  axes.set(xlabel="tokens before the target", ylabel="loss (nats per token)")
   for length in trained_on:
-    axes[0].axvline(length, color=GRAY, linestyle=":", linewidth=1)
-  axes[0].plot([], [], ":", color=GRAY, label="trained on")
-  axes[0].set_ylabel("loss (nats per token)")
-  axes[0].legend()
-  for part, (mean, half) in parts.items():
-    start, end = map(int, part.split("-"))
-    axes[1].plot([max(start, 1), end + 1], [mean, mean], color=COLORS[0])
-    axes[1].errorbar([math.sqrt(max(start, 1) * (end + 1))], [mean], [half], color=COLORS[0])
-  if parts:
-    log2_axis(axes[1], [int(part.split("-")[1]) + 1 for part in parts])
-    axes[1].set_xlabel("place in the window")
+    axes.axvline(length, color=GRAY, linestyle=":", linewidth=1)
+  axes.plot([], [], ":", color=GRAY, label="trained on")
+  axes.legend()
   return found

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from posexp.config.arguments import Parser, run
 from posexp.data import batches
 from posexp.data.lines import windows
