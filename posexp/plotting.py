@@ -93,9 +93,8 @@ def heat(
   """
   largest = float(np.abs(values).max()) or 1.0
   low, high = limits or (-largest, largest)
-  image = axes.imshow(
-    values, cmap=cmap, vmin=low, vmax=high, aspect=aspect, interpolation="nearest"
-  )
+  look: dict[str, Any] = {"aspect": aspect, "interpolation": "nearest"}
+  image = axes.imshow(values, cmap=cmap, vmin=low, vmax=high, **look)
   axes.grid(False)
   for axis in (axes.xaxis, axes.yaxis):  # no tick between two cells
     axis.set_major_locator(MaxNLocator(integer=True))
@@ -107,8 +106,9 @@ def heat(
 def numbers(axes: Axes, values: np.ndarray, form: str, dark: np.ndarray, size: int = 8) -> None:
   """Write numbers that are not masked into the cells of a heat map, white where it is `dark`."""
   for (row, column), value in np.ma.ndenumerate(values):
-    look = {"color": "w" if dark[row, column] else "k", "fontsize": size}
-    axes.text(column, row, f"{value:{form}}", ha="center", va="center", **look)
+    color = "w" if dark[row, column] else "k"
+    text = f"{value:{form}}"
+    axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
 
 
 def band(

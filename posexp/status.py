@@ -61,7 +61,8 @@ def show(text: str) -> None:
     return
   with _lock:
     for each in {sys.__stdout__, sys.__stderr__} - {None, *_writes}:
-      _writes[each], each.write = each.write, functools.partial(_after_wiping, each.write)
+      _writes[each] = each.write
+      setattr(each, "write", functools.partial(_after_wiping, each.write))  # noqa: B010
     _wipe()
     if text:
       _gone = threading.Event()

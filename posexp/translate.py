@@ -25,17 +25,8 @@ from posexp.errors import UserError, counted, near, printable
 from posexp.status import doing
 
 if TYPE_CHECKING:
+  from posexp.analysis.line_translation import Hypothesis
   from posexp.training.restore import TrainedModel
-  from posexp.translate import Hypothesis
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from posexp.data import batches
-from posexp.data.examples import Pairs, Sequences
-from posexp.data.tokenizer import EOS, Tokenizer
-from posexp.models.decoding import Search
-from posexp.tasks.translation import decode, tokenizers
-from posexp.training.restore import TrainedModel
 
 MAPS = 8  # lines of which the attention is drawn
 
@@ -60,10 +51,10 @@ def translate(args: argparse.Namespace) -> None:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
   """
   rows, every = windows(args.texts, args.batch)
+  from posexp.analysis.line_translation import LineTranslator
   from posexp.tasks.translation import Translation
   from posexp.training.devices import prepare
   from posexp.training.restore import open_alone
-  from posexp.translate import LineTranslator
 
   prepare()
   trained = open_alone(args.run, Translation, "posexp.translate needs a translation run", rows)
@@ -113,48 +104,3 @@ main = command("opening the run", translate, arguments)
 
 if __name__ == "__main__":
   main()
-
-
-class Hypothesis(NamedTuple):
-  """A translation of a line that is not blank."""
-
-  text: str  # on one line
-  score: float  # Σ log p
-  source: list[int]  # the tokens that were read, [EOS] last
-  target: list[int]  # the tokens that were written, [EOS] last unless it was cut
-  cut: bool  # True if only a part of the source was read
-
-
-class LineTranslator:
-  """A translator of lists of lines, with a trained model."""
-
-  def __init__(self, trained: TrainedModel, search: Search, rows: int):
-    """Prepare to translate batches of `rows` rows, a multiple of the devices of the snapshot."""
-    self.snapshot, self.search, self.rows = trained.snapshot, search, rows
-    self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
-    self.limit = trained.spec.encoding.limit
-    limits = [each for each in (trained.setup.task.max_length, self.limit) if each is not None]
-    self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]
-
-  def __call__(self, lines: Sequence[str]) -> list[Hypothesis | None]:
-    """Return the translation of each line; None for a blank line."""
-    real = [place for place, line in enumerate(lines) if line.strip()]
-    translations: list[Hypothesis | None] = [None] * len(lines)
-    if not real:
-      return translations
-    ids = self.source.ids([lines[place] for place in real])
-    sources = Sequences.of([tokens[: self.most - 1] for tokens in ids])
-    pairs = Pairs(sources, sources)  # the search does not read targets
-    ends = sorted({batches.padded_length(count, self.limit) for count in pairs.lengths.tolist()})
-    rows = batches.by_length(pairs.lengths)
-    found = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
-    for row, place in enumerate(real):
-      target = found["tokens"][row, : found["length"][row]].tolist()
-      translations[place] = Hypothesis(
-        text=" ".join(self.target.decode(target).split()),
-        score=float(found["score"][row]),
-        source=[*ids[row][: self.most - 1].tolist(), EOS],
-        target=target,
-        cut=len(ids[row]) >= self.most,
-      )
-    return translations

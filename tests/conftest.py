@@ -23,52 +23,8 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   os.environ.setdefault("XLA_FLAGS", " ".join(flags))
 
 
-# By room of the package, the files that test it in about a minute; the other files train whole runs
-# through many rooms. A room may also have a folder of its own.
-ROOMS = {
-  "board": (),
-  "analysis": ("attention_weights", "check", "context", "inspect", "lengths"),
-  "commands": ("evaluate", "generate", "public", "status", "translate", "typed"),
-  "config": ("config", "option_values", "overrides", "plugins"),
-  "data": ("corpus", "data", "encoded", "hostile_data", "hub", "pairs", "streams", "word_vectors"),
-  "encodings": (
-    "absolute", "bias", "contextual", "disentangled", "encodings", "phases", "rngs", "rope_family",
-    "rotary", "variants",
-  ),
-  "kernels": ("cudnn", "gradients", "kernel", "random_bits"),
-  "models": ("attention", "backbones", "blocks", "decoding", "language_model", "recurrent"),
-  "parsing": (),
-  "released": (),
-  "reporting": (
-    "compare", "compared_tasks", "gate", "language_reports", "plotting", "report",
-    "report_answers", "report_page", "significance",
-  ),
-  "runs": ("checkpoints", "clean", "hostile_runs", "records", "run"),
-  "slurm": (),
-  "sweeps": ("handover", "output", "sweep", "tuning", "workers"),
-  "tasks": (
-    "byte_ngrams", "classification", "diagnostics", "language_texts", "numbers", "scan",
-    "translation",
-  ),
-  "tracking": ("tensorboard",),
-  "wandb": (),
-  "training": ("costs", "loop", "matching", "optimizer", "options", "processes"),
-}  # fmt: skip
-
-
 def pytest_addoption(parser):
   parser.addoption("--seed", type=int, default=0, help="chooses among the cases of some tests")
-  about = "tests one room of the package in about a minute"
-  parser.addoption("--room", choices=ROOMS, help=about)
-
-
-def pytest_ignore_collect(collection_path, config):
-  """With --room, no test file of another room is even imported."""
-  room, name = config.getoption("room"), collection_path.stem
-  if room is None or not name.startswith("test_"):
-    return None
-  own = collection_path.parent.name == room or name.removeprefix("test_") in ROOMS[room]
-  return None if own else True
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -1,6 +1,6 @@
 """What random tests share: chance, commands typed in this process, and what a folder holds.
 
-    POSEXP_FUZZ=3600 POSEXP_SEED=1 python -m pytest tests/test_hostile_data.py
+    POSEXP_FUZZ=3600 POSEXP_SEED=1 python -m pytest tests/data/test_hostile_data.py
 
 goes on for so many seconds in each of the random tests, with that seed, and not for a few rounds.
 """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
   from posexp.board.rows import Row
   from posexp.board.suite import Suite
 
-PUBLISHED = Path(__file__).parents[1] / "docs" / "leaderboard" / "records"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "leaderboard" / "records"
 HOW = ("workers", "hydra/launcher", "hydra.", "runs")  # options that say how runs are trained
 
 

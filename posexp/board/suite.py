@@ -114,7 +114,10 @@ class Suite:
     try:
       given = reading.parse_yaml(data)
       if "of" in given:
-        base = cls.read(file.with_name(f"{given['of']}.yaml"))
+        beside = file.with_name(f"{given['of']}.yaml")
+        base = cls.read(beside if beside.exists() else FOLDER / beside.name)
+        if isinstance(given["columns"], Mapping):
+          return base.with_columns(given["columns"])
         columns = {name: _varied(base.columns[name], given) for name in given["columns"]}
       else:
         columns = {name: _column(name, each) for name, each in given["columns"].items()}
@@ -128,6 +131,12 @@ class Suite:
       return cls(str(given["suite"]), columns, whole, quick, frozen)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
+
+  def with_columns(self, given: Mapping[str, Mapping[str, Any]]) -> Suite:
+    """Return the suite with more columns; rows keep what they have in the others."""
+    budget = dataclasses.asdict(self.whole)
+    more = {name: dataclasses.replace(_column(name, given[name]), budget=budget) for name in given}
+    return dataclasses.replace(self, columns=self.columns | more)
 
   def budget(self, quick: bool) -> Budget:
     return self.quick if quick else self.whole

@@ -116,11 +116,13 @@ Name = Annotated[str, FOLDER]
 Named = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 
 
-@functools.cache
-def annotations(cls: type) -> dict[str, Any]:
+def _hints_of(cls: Any) -> dict[str, Any]:
   """Return the annotations of a dataclass's fields, with what `Annotated` adds."""
   hints = typing.get_type_hints(cls, include_extras=True)
   return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+hints_of: Callable[[type], dict[str, Any]] = functools.cache(_hints_of)
 
 
 def check(options: Any) -> None:
@@ -129,7 +131,7 @@ def check(options: Any) -> None:
   Raises:
     ValueError: a value is not what its annotation says; the message begins with the option's name.
   """
-  for name, hint in annotations(type(options)).items():
+  for name, hint in hints_of(type(options)).items():
     value = getattr(options, name)
     try:
       converted(value, hint)
@@ -147,7 +149,7 @@ def check_effective(options: Any, of: Callable[[str], Any]) -> None:
     ValueError: one has not its default, and none of the others is on.
   """
   defaults = {field.name: field.default for field in dataclasses.fields(options)}
-  for name, hint in annotations(type(options)).items():
+  for name, hint in hints_of(type(options)).items():
     value = getattr(options, name)
     for each in getattr(hint, "__metadata__", ()):
       idle = isinstance(each, OnlyWith) and value != defaults[name]
@@ -195,7 +197,7 @@ def converted(value: Any, hint: Any) -> Any:
 
 def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
   """Return the value as the first of several types that takes it."""
-  refused = TypeError(f"must be {describe(hint)}")
+  refused: Exception = TypeError(f"must be {describe(hint)}")
   for each in members:
     try:
       return converted(value, each)
@@ -206,7 +208,7 @@ def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
   raise refused
 
 
-def _read(value: Any, kind: type[N], abstract: type) -> N:
+def _read(value: Any, kind: Any, abstract: type) -> Any:
   """Return the number that a value is, or that a text says."""
   if not isinstance(value, bool) and isinstance(value, abstract | str):
     with contextlib.suppress(ValueError):

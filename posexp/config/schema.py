@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from posexp.config.checks import annotations, brief, check, converted
+from posexp.config.checks import brief, check, converted, hints_of
 from posexp.errors import UserError
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   section = {} if section is None else section
   if not isinstance(section, Mapping):
     raise UserError(f"{where}={brief(section)}: {not_a_value(where)}")
-  hints, values = annotations(cls), {}
+  hints, values = hints_of(cls), {}
   keys = {name: f"{where}.{name}" if where else name for name in hints}
   for name, value in section.items():
     if name not in keys:
@@ -63,8 +63,8 @@ def defaults(cls: type) -> dict[str, Any]:
   """Return the options of a dataclass with their defaults; "???" where there is none."""
   found = {}
   for field in dataclasses.fields(cls):
-    made = field.default_factory is not dataclasses.MISSING
-    value = field.default_factory() if made else field.default
+    make: Any = field.default_factory
+    value = field.default if make is dataclasses.MISSING else make()
     found[field.name] = MISSING if value is dataclasses.MISSING else value
   return found
 

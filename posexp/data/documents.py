@@ -40,7 +40,7 @@ class Documents(NamedTuple):
 
   def texts(self) -> Iterator[memoryview]:
     """Yield the documents one by one."""
-    view = memoryview(self.content)
+    view = self.content.data
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
 
 

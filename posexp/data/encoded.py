@@ -63,7 +63,8 @@ def _read(folder: Path, about: dict) -> Pairs:
     # An empty file cannot be mapped.
     tokens = np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)
     sides.append(Sequences(tokens, np.load(folder / f"{side}.starts.npy")))
-  return Pairs(*sides, about["long"])
+  source, target = sides
+  return Pairs(source, target, about["long"])
 
 
 def _write(
@@ -81,9 +82,9 @@ def _write(
     stream = pairs()
     chunks = iter(lambda: list(itertools.islice(stream, CHUNK)), [])
     for sides, beyond in mapped(_encoder, (tokenizers, most, drop), chunks):
-      for file, (tokens, counts), found in zip(files, sides, lengths, strict=True):
+      for file, (tokens, count), found in zip(files, sides, lengths, strict=True):
         tokens.tofile(file)
-        found.append(counts)
+        found.append(count)
       kinds = [tokens.dtype.name for tokens, _ in sides]
       long += beyond
   for side, counts in zip(SIDES, lengths, strict=True):

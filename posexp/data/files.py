@@ -13,7 +13,7 @@ import stat
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from posexp import reading
 from posexp.data import separated, writing
@@ -89,7 +89,7 @@ def quoting(path: str) -> str:
 def _content(path: str, version: tuple[int, int, int] | None) -> tuple[str, str]:
   """Return the sha256 of a file, and how its fields are quoted."""
   with opened(path) as file:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     file.seek(0)
     return digest, separated.quoting(file) if _ending(path) == ".tsv" else ""
 

@@ -66,7 +66,8 @@ def rows(
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)
   ends: deque[tuple[int, str]] = deque(maxlen=3)  # of the last lines, with their numbers
-  table = csv.reader(_noted(parts, ends), strict=True, delimiter=found, quoting=quoting)
+  form: dict[str, Any] = {"delimiter": found, "quoting": quoting, "strict": True}
+  table = csv.reader(_noted(parts, ends), **form)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
     header = next(filter(None, table), [])

@@ -42,8 +42,8 @@ def mapped(
     return
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(_worker()) for _ in range(count)]
-    for each in workers:
-      _send(each, (make, arguments))
+    for worker in workers:
+      _send(worker, (make, arguments))
     # A worker has one item at a time and reads when it is written to, so that no pipe blocks.
     asked: deque[tuple[subprocess.Popen, Item]] = deque()
     for worker, item in zip(itertools.cycle(workers), itertools.chain(following, items)):

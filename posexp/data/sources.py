@@ -132,7 +132,7 @@ def rows(task) -> dict[str, Split]:
     found = storage.cached("reviews", lambda: reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, found)}
   parse = _labeled if "label" in task.columns else _pair
-  parses = {split: functools.partial(parse, task, split) for split in given(task)}
+  parses: dict[str, Any] = {split: functools.partial(parse, task, split) for split in given(task)}
   if task.hub:
     return hub.read(_query(task), parses, task.way_out)
   return {split: functools.partial(_rows, task, split, parse) for split, parse in parses.items()}
@@ -147,8 +147,8 @@ def documents(task) -> dict[str, Texts]:
     UserError: for what is missing or broken, most of it only while a split is read.
   """
   if task.package:
-    texts = {key(text): text.encode() for text in reversed(packaged_texts(task.package))}
-    return {"train": Texts((texts[each] for each in sorted(texts)), single=False)}
+    packaged = {key(text): text.encode() for text in reversed(packaged_texts(task.package))}
+    return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:
     lines = task.hub in LINES
@@ -234,7 +234,8 @@ def _pair(task, split: str, where: str, record: dict) -> Row:
     if split != "train" and not text.strip():
       raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
     pair.append(text)
-  return tuple(pair)
+  source, target = pair
+  return source, target
 
 
 def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:

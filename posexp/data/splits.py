@@ -154,10 +154,10 @@ def _notes(
       raise UserError(f"the {name} split has no rows{empty}; {more} or set task.{name}")
   notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
   for name in missing:
-    how = f"a tenth of the training {rows}, held out by content hash"
+    held = f"a tenth of the training {rows}, held out by content hash"
     if fold and name == "test":
-      how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
-    notes.append(f"the {name} split is {how}")
+      held = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
+    notes.append(f"the {name} split is {held}")
   for name in EVALUATED:
     if number := repeated[name]:
       what = f"{texts} also stand" if number > 1 else f"{texts.removesuffix('s')} also stands"

@@ -23,7 +23,7 @@ class Plan(NamedTuple):
   """The segments of a pass, in the order in which they are read."""
 
   start: np.ndarray  # int64 [n]: the place of the first token
-  count: np.ndarray  # int64 [n]: targets
+  count: np.ndarray  # type: ignore[assignment]  # int64 [n]: targets
   fresh: np.ndarray  # bool [n]: a document begins, and tokens before it are out of sight
 
 

@@ -68,20 +68,22 @@ def train(
   from tokenizers.processors import TemplateProcessing
 
   doing("training the tokenizer")
-  options = {"vocab_size": vocab_size, "min_frequency": min_count, "special_tokens": [*special]}
+  options: dict[str, Any] = {"vocab_size": vocab_size, "min_frequency": min_count}
+  options |= {"special_tokens": [*special], "show_progress": False}
+  trainer: Any
   if kind == "bpe":
     texts = [*texts]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _bytes(prefix, marked=writing.has_marks(texts))
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False, **options)
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **options)
   else:
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     if kind == "word":
       tokenizer.normalizer = normalizers.Lowercase()
       tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(show_progress=False, **options)
+    trainer = trainers.WordLevelTrainer(**options)
   tokenizer.train_from_iterator(texts, trainer)
   if cls:
     first = SPECIAL[CLS]

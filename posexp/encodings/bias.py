@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -158,7 +158,8 @@ def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.nd
   """
   side = buckets if causal else buckets // 2
   starts = bucket_starts(side, max_distance)
-  by_distance = np.searchsorted(starts, np.arange(max_distance + 1), side="right") - 1
+  found: Any = np.searchsorted(starts, np.arange(max_distance + 1), side="right")
+  by_distance = found - 1
   ahead = np.zeros(max_distance, int) if causal else side + by_distance[1:]
   return np.concatenate([by_distance[::-1], ahead]).astype(np.int32)
 

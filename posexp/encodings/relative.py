@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -127,7 +128,7 @@ class Tables(nnx.Module):
     self.largest = encoding.k if encoding.table is None else encoding.table
     self.beyond = encoding.beyond
     self.k = Setting(jnp.asarray(encoding.k))
-    shape = (2 * self.largest + 1, head_dim)
+    shape: tuple[int, ...] = (2 * self.largest + 1, head_dim)
     init = nnx.initializers.glorot_uniform()
     if encoding.share == "none":
       shape, init = (num_heads, *shape), nnx.initializers.glorot_uniform(batch_axis=0)
@@ -259,7 +260,7 @@ class FourTerms(Relation):
 class Biases(nnx.Module):
   """u and v [H,D], added to every query in its products with contents and with distances."""
 
-  def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: Rngs):
+  def __init__(self, terms: Sequence[str], num_heads: int, head_dim: int, *, rngs: Rngs):
     init = nnx.initializers.normal(0.02)
     shape = (num_heads, head_dim)
     self.u = nnx.Param(init(rngs.encoding(), shape)) if "c" in terms else None

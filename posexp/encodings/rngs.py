@@ -86,7 +86,7 @@ class GivenRngs(Rngs):
 
 def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
   """Return the keys at these paths of `Rngs(**first)`."""
-  made = {(name,): key for name, key in first.items()}
+  made: dict[Path, Array] = {(name,): key for name, key in first.items()}
 
   def key(path: Path) -> Array:
     if path not in made:

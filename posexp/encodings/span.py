@@ -17,8 +17,7 @@ from posexp.kernels.diagonals import products, skewed
 TermScale = dict[str, Array]  # the factor of each term for each head, [H], if not 1
 
 
-@struct.dataclass
-class Span:
+class Span(struct.PyTreeNode):
   """Where queries and keys stand, and which may meet.
 
   Encoder, decoder, cache, memory, padding and packing are all just different spans.

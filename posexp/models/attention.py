@@ -127,7 +127,8 @@ def attend(
     return relation.fused(q, k, v, span)
   if form == "blocked":
     return blocked(relation, q, k, v, span, dropout)
-  return relation.attend(q, k, v, span, dropout or (lambda weights: weights))
+  drop: Any = dropout or (lambda weights: weights)
+  return relation.attend(q, k, v, span, drop)
 
 
 def blocked(

@@ -14,8 +14,7 @@ from jax import Array
 from posexp.models.size import Size
 
 
-@struct.dataclass
-class Cache:
+class Cache(struct.PyTreeNode):
   """Keys and values of all slots for each layer, in the layout that products read.
 
   A layer with a window holds only those of the last window − 1 tokens.
@@ -82,8 +81,7 @@ class Cache:
     return wide, each(left, wide)
 
 
-@struct.dataclass
-class Memory:
+class Memory(struct.PyTreeNode):
   """The inputs [B,M,F] of every layer for earlier tokens; gradients stop here."""
 
   layers: tuple[Array, ...]

@@ -24,8 +24,7 @@ from posexp.models.transformer import Stack
 AT_ONCE = 2**22
 
 
-@struct.dataclass
-class Reader:
+class Reader(struct.PyTreeNode):
   """An output layer: a linear map onto a vocabulary, whose logits may be capped."""
 
   kernel: Array  # [F,V]

@@ -57,8 +57,7 @@ class Search:
     return score / ((5 + length) / 6) ** self.length_penalty
 
 
-@struct.dataclass
-class Beams:
+class Beams(struct.PyTreeNode):
   """The hypotheses of all rows, the best one of each row first."""
 
   step: Array  # int: the number of tokens of each unfinished hypothesis

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -44,8 +43,8 @@ class Sampling:
   def __post_init__(self):
     check(self)
 
-  def options(self) -> dict[str, np.ndarray]:
-    """Return the options as arrays to trace, so that other values are not compiled anew."""
+  def options(self) -> dict[str, Any]:
+    """Return the options as numbers to trace, so that other values are not compiled anew."""
     most = 2**31 - 1 if self.top_k is None else self.top_k
     return {
       "temperature": np.float32(self.temperature),
@@ -126,11 +125,13 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> tuple[Callable[..., Any],
         for x, rolling in zip(held, rolls, strict=True)
       )
 
-    held = (cache.keys, 3), (cache.values, 2), (cache.columns, 1)
-    keys, values, columns = itertools.starmap(turned, held)
-    places = _positions(model, segment, filled)
-    held = {"keys": keys, "values": values, "columns": columns}
-    return cache.replace(**held, positions=places, length=filled)
+    return cache.replace(
+      keys=turned(cache.keys, 3),
+      values=turned(cache.values, 2),
+      columns=turned(cache.columns, 1),
+      positions=_positions(model, segment, filled),
+      length=filled,
+    )
 
   @functools.partial(jax.jit, donate_argnums=2)
   def advance(

@@ -14,6 +14,7 @@ Modes differ only in the source of keys and values and in the span that they get
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,7 @@ class Stack(nnx.Module):
     """
     length = tokens.shape[1]
     if positions is None and mask is not None and length > (self.limit or length):
-      given = {"source": source, "term_scale": term_scale, "rngs": rngs}
+      given: dict[str, Any] = {"source": source, "term_scale": term_scale, "rngs": rngs}
       return filled_up(self(tokens[:, : self.limit], mask[:, : self.limit], **given), mask)
     if positions is None:
       self.check(length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ class Translator(Writer):
         f"{positions.evaluation}"
       )
 
-    def stack(vocab_size: int, **kind: bool) -> Stack:
+    def stack(vocab_size: int, **kind: Any) -> Stack:
       given = spec.encoding, spec.size
       return Stack(vocab_size, *given, max_position=positions.reach, rngs=rngs.fork(), **kind)
 

@@ -29,9 +29,9 @@ def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
   """
   sources = {split: text.source for split, text in texts.items()}
   train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
-  trained = hashlib.sha256(train).hexdigest()
+  trained = hashlib.sha256(train.data).hexdigest()
   for split, source in sources.items():
-    scored = hashlib.sha256(_symbols(source)).hexdigest()
+    scored = hashlib.sha256(_symbols(source).data).hexdigest()
     measure = functools.partial(_measure, train, source)
     found[split] = storage.cached("baseline", measure, RECIPE, trained, scored)
   return found
@@ -43,7 +43,7 @@ def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
   likelihoods = probabilities(train, _symbols(source), ORDER)[1:]  # the first END is given
   return {
     "ngram/bits_per_byte": float(-np.log2(likelihoods).sum() / size),
-    "bz2/bits_per_byte": 8 * len(bz2.compress(source.content)) / size,
+    "bz2/bits_per_byte": 8 * len(bz2.compress(source.content.data)) / size,
   }
 
 

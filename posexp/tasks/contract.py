@@ -37,8 +37,8 @@ if TYPE_CHECKING:
   from posexp.encodings import Encoding
   from posexp.encodings.rngs import Rngs
   from posexp.encodings.span import TermScale
+  from posexp.models.backbones import AnySize
   from posexp.models.positions import Positions
-  from posexp.models.size import Size
   from posexp.models.transformer import Stack
 
 log = logging.getLogger("posexp")
@@ -52,8 +52,11 @@ class ModelSpec(Protocol):
   """
 
   encoding: Encoding
-  size: Size
+  size: AnySize
   positions: Positions
+
+  def __hash__(self) -> int:
+    """Return a number that equal specifications share."""
 
   @property
   def vocab_size(self) -> int:
@@ -110,8 +113,13 @@ class Model(Protocol):
 class Snapshot(Protocol):
   """A model at one moment of its training, on its devices."""
 
-  graphdef: nnx.GraphDef
-  batch_size: int  # of evaluation, as in training
+  @property
+  def graphdef(self) -> nnx.GraphDef:
+    """The structure of the model."""
+
+  @property
+  def batch_size(self) -> int:
+    """The rows of a batch of evaluation, as in training."""
 
   def model(self) -> nnx.Module:
     """Return the model itself."""
@@ -159,7 +167,7 @@ class Data(Protocol):
   def word_counts(self) -> np.ndarray:
     """The count of each token in the training examples, int [V]."""
 
-  def model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
+  def model(self, encoding: Encoding, size: AnySize, positions: Positions) -> ModelSpec:
     """Return the specification of the model for these data."""
 
   def rows_of(self, batch_size: int) -> np.ndarray:
@@ -216,11 +224,11 @@ class Task(Protocol):
     """
     return self
 
-  def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
+  def smallest_model(self, encoding: Encoding, size: AnySize, positions: Positions) -> ModelSpec:
     """Return a model with tiny vocabularies, to check sizes before data are prepared."""
 
   def kept_model(
-    self, folder: Path, encoding: Encoding, size: Size, positions: Positions
+    self, folder: Path, encoding: Encoding, size: AnySize, positions: Positions
   ) -> ModelSpec:
     """Return the model of a run from what `prepare` wrote to its folder, without its data.
 

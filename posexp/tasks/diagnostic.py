@@ -52,7 +52,7 @@ class Answering(Task):
   question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
   symbol_names: ClassVar[tuple[str, ...]] = ()  # if they are not called by their numbers
 
-  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
+  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> Any:
     """Return a decoder, which a tagger is as well, or a classifier of BOS."""
     from posexp.models.classifier import ClassifierSpec
     from posexp.models.language_model import LanguageModelSpec
@@ -108,7 +108,8 @@ class Answering(Task):
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
       inputs, references = zip(*data.splits[split][1], strict=True)
-      columns = {"length": found["length"], "input": map(data.written, inputs)}
+      columns: dict[str, Any] = {"length": found["length"]}
+      columns["input"] = map(data.written, inputs)
       columns |= {"reference": map(data.written, references)}
       columns |= {name: found[name] for name in ("right", "tokens", "exact")}
       write_predictions(folder, split, rows_of(columns))

@@ -225,22 +225,24 @@ def _rows(
     {split: functools.partial(iter, found) for split, found in given.items()}, fold=task.part
   )
   notes = [*notes, *arranged]
-  rows = {split: list(stream()) for split, stream in streams.items()}
-  if len(seen := {label for _, label in rows["train"]}) < 2:
+  kept = {split: list(stream()) for split, stream in streams.items()}
+  if len(seen := {label for _, label in kept["train"]}) < 2:
     raise UserError(
       f"the training texts all have the label {min(seen)!r}; two labels at least are needed"
     )
-  if not any(text.strip() for text, _ in rows["train"]):
-    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
+  if not any(text.strip() for text, _ in kept["train"]):
+    raise UserError(
+      f"the training texts are all empty; is task.text={getattr(task, 'text', None)} their column?"
+    )
   plain = Counter(label.strip().casefold() for label in labels)
   if alike := [repr(each) for each in sorted(labels) if plain[each.strip().casefold()] > 1]:
     notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
   for split in EVALUATED:
-    if unseen := sum(label not in seen for _, label in rows[split]):
-      notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")
+    if new := sum(label not in seen for _, label in kept[split]):
+      notes.append(f"{counted(new, f'{split} text')} with a label that no training text has")
   if both := sum(labels_of[key] > 1 for key, _ in keys):
     notes.append(f"{both:,} rows have a text that also stands there with another label")
-  return rows, tuple(_ordered(labels)), notes
+  return kept, tuple(_ordered(labels)), notes
 
 
 def _ordered(labels: set[str]) -> list[str]:
@@ -253,7 +255,7 @@ def _trained(task: LabeledTexts, digest: str | None) -> str:
     raise UserError("task.tokenizer=given is for init=hf:FOLDER, whose tokenizer it is")
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   parts = writing.WORDS, texts, task.tokenizer, task.vocab_size, task.min_count, task.cls
-  options = {"min_count": task.min_count, "cls": task.cls}
+  options: dict[str, Any] = {"min_count": task.min_count, "cls": task.cls}
   train = functools.partial(tokenizer.train, texts, task.tokenizer, task.vocab_size, **options)
   return storage.cached("tokenizers", train, *parts)
 
@@ -273,7 +275,7 @@ def _fitting(
     how = "no blanks part the words: texts are read by characters (task.tokenizer=char)"
     return [] if parted else [how]
   tokens = np.concatenate(ids)
-  unknown = np.count_nonzero(tokens == tokenizer.UNK)
+  unknown = int(np.count_nonzero(tokens == tokenizer.UNK))
   return writing.misfit(unknown, len(tokens), len(ids), parted)
 
 
@@ -281,7 +283,8 @@ def _fitting(
 def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   rows, label_names, notes = _rows(task, digest)
   opened = (tokenizer.Given if task.tokenizer == "given" else tokenizer.Tokenizer)(text)
-  ids, empty, cut = {}, {}, {}
+  ids: dict[str, Any] = {}
+  empty, cut = {}, {}
   for split, pairs in rows.items():
     texts = [text for text, _ in pairs]
     ids[split], empty[split], cut[split] = opened.encode(texts, task.max_length)

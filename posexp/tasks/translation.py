@@ -110,8 +110,8 @@ class Translation(Task):
   def kept_model(self, folder, encoding, size, positions) -> TranslatorSpec:
     from posexp.models.translator import TranslatorSpec
 
-    sizes = [tokenizer.Tokenizer(text).vocab_size for text in tokenizers(self, folder)]
-    return TranslatorSpec(*sizes, encoding, size, positions)
+    source, target = (tokenizer.Tokenizer(text).vocab_size for text in tokenizers(self, folder))
+    return TranslatorSpec(source, target, encoding, size, positions)
 
   def prepare(self, folder: Path) -> ParallelData:
     """Return the data, tokenized by folder/tokenizer*.json, which are trained if they are missing.
@@ -143,8 +143,8 @@ class Translation(Task):
     """Return the loss of a token of the target in nats, perplexity, and accuracy, given the tokens
     before it.
     """
-    found = token_scores(found, np.float64)
-    return found | {"perplexity": perplexity(found["loss"])}
+    scores = token_scores(found, np.float64)
+    return scores | {"perplexity": perplexity(scores["loss"])}
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
     """Return the metrics of a split, and those of greedy translations of some of its pairs."""
@@ -250,7 +250,8 @@ def write_hypotheses(
 ) -> None:
   """Write hypotheses, one a line, and predictions: each with its source, reference and score."""
   sources, references, groups = zip(*texts, strict=True)
-  columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
+  columns: dict[str, Any] = {"source": sources, "reference": references}
+  columns["hypothesis"] = hypotheses
   columns |= {"score": found["score"], "tokens": found["length"]}
   columns |= {"group": groups} if all(groups) else {}
   lines = "".join(f"{' '.join(each.split())}\n" for each in hypotheses)
@@ -299,12 +300,12 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
   }
   notes = list(given.notes)
   if task.tokenizer == "bpe":
-    found = min(each.vocab_size for each in opened)
-    notes += tokenizer.fewer(found, task.vocab_size, type(task).vocab_size)
-  for split, found in examples.items():
-    if found.long:
+    smaller = min(each.vocab_size for each in opened)
+    notes += tokenizer.fewer(smaller, task.vocab_size, type(task).vocab_size)
+  for split, pairs in examples.items():
+    if pairs.long:
       what = "dropped" if split == "train" else "cut for the model"
-      notes.append(f"{found.long:,} {split} pairs of over {task.max_length} tokens are {what}")
+      notes.append(f"{pairs.long:,} {split} pairs of over {task.max_length} tokens are {what}")
   texts_of = {
     split: [TextPair(*pair) for pair in found()]
     for split, found in given.pairs.items()

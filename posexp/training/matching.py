@@ -77,7 +77,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
     ValueError: the size does not suit the encoding.
   """
   # The analysis counts a loop over blocks only once, so attention is counted by its definition.
-  whole_only = {"attention": "reference"} if isinstance(spec.size, Size) else {}
+  whole_only: dict[str, Any] = {"attention": "reference"} if isinstance(spec.size, Size) else {}
   size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
   length = min(spec.size.counted_at or length, spec.encoding.limit or length)
@@ -87,8 +87,8 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
   """Return both counts of a model, and those of `none` at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
-  none = dataclasses.replace(spec, encoding=Encoding(), size=given)
-  own, none = counts(spec, length), counts(none, length)
+  plain = dataclasses.replace(spec, encoding=Encoding(), size=given)
+  own, none = counts(spec, length), counts(plain, length)
   varied = spec.size.varied
   return {
     "parameters": own["parameters"],
@@ -128,7 +128,7 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
     raise UserError(f"model.match_to={size.match_to}: {error}") from error
 
   def with_width(width: int) -> ModelSpec:
-    given = {size.varied: width}
+    given: dict[str, Any] = {size.varied: width}
     return dataclasses.replace(plain, size=dataclasses.replace(plain.size, **given))
 
   def at(width: int) -> float:

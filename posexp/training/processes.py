@@ -50,7 +50,7 @@ class ProcessInfo(NamedTuple):
   """One of the processes that train a run."""
 
   rank: int = 0  # 0 is the main process
-  count: int = 1
+  count: int = 1  # type: ignore[assignment]  # of a tuple
   address: str | None = None  # host:port of the main process, if there are several
 
   @property

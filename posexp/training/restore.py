@@ -36,7 +36,7 @@ from posexp.training.sources import source
 from posexp.training.step import Program, keys, program, split
 
 # Options of the model that no weight knows.
-OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
+OF_MODEL: tuple[str, ...] = ("memory", "same_length", "attention", "window", "window_ends")
 OF_MODEL += ("logits_by", "logits_length", "logits_growth", "logits_in", "logits_scale")
 MANY = 32  # layers, of which more take long to build
 OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which no digest has

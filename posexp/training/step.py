@@ -35,8 +35,7 @@ POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which co
 GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole
 
 
-@struct.dataclass
-class Window:
+class Window(struct.PyTreeNode):
   """Sum over the steps since the last row of the log."""
 
   sums: dict[str, Array]  # each metric, times the weight of its batch
@@ -44,8 +43,7 @@ class Window:
   broken: Array  # the first step whose loss is not finite; −1 if all are finite
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
   """Everything that training carries from step to step."""
 
   step: Array

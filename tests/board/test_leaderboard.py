@@ -207,6 +207,17 @@ def test_a_variant_ranks_rows_beside_its_suite(home):
   assert beyond[6].startswith("none")
 
 
+def test_a_suite_gets_a_column_and_no_row_is_trained_again(home):
+  typed("encoding=rope", "--columns", "copy")
+  column = SUITE["columns"]["copy"] | {"options": ["task=tally", "task.longest=4"]}
+  Path("more.yaml").write_text(yaml.safe_dump({"of": "suite", "columns": {"tally": column}}))
+  more = Suite.read(Path("more.yaml"))
+  assert [*more.columns] == [*SUITE["columns"], "tally"]
+  before = of_file(Path("out/rope.parquet"), Suite.read(Path("suite.yaml")))
+  after = of_file(Path("out/rope.parquet"), more)
+  assert [each.cells.keys() for each in after] == [each.cells.keys() for each in before] != []
+
+
 def test_the_suite_is_complete_and_fits_its_budget():
   suite = Suite.read(FOLDER / "1.yaml")
   assert len(suite.columns) >= 8

@@ -1,6 +1,6 @@
 """Damage of any kind, in any file of a run: an answer in one sentence, or what was lost made again.
 
-    POSEXP_FUZZ=3600 POSEXP_SEED=1 python -m pytest tests/test_damage.py -k random
+    POSEXP_FUZZ=3600 POSEXP_SEED=1 python -m pytest tests/whole/test_damage.py -k random
 
 goes on for so many seconds with random damage of that seed.
 """

@@ -22,7 +22,7 @@ from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
 from posexp.wandb.run import Wandb
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Which Hydra's grammar or YAML takes for something else, or for a number of another look.
 NAMES = [
   "2026_11", "2026_11_26", "12e4567", "1.10", "3.10", "1_1", "1e3", "007", "0x10", "inf", "NaN",

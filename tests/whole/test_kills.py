@@ -1,6 +1,6 @@
 """Runs and sweeps that are killed at any moment, again and again: what they come to is the same.
 
-    POSEXP_FUZZ=1200 POSEXP_SEED=1 python -m pytest tests/test_kills.py -m slow -s
+    POSEXP_FUZZ=1200 POSEXP_SEED=1 python -m pytest tests/whole/test_kills.py -m slow -s
 
 goes on for so many seconds with moments of that seed, and says how many kills that were.
 """

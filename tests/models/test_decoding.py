@@ -24,7 +24,7 @@ from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
 
-# One of each way that positions take into a decoder; tests/test_conformance.py holds its cache and
+# One of each way that positions take into a decoder; test_conformance.py holds its cache and
 # its source against whole passes for every encoding. One way always, one of the others drawn.
 OTHERS = ("none", "sinusoidal", "normalized", "transformer_xl", "complex", "cope")
 DRAWN = ("rpr", *drawn(OTHERS, 1))
@@ -302,6 +302,6 @@ assert abs(divided["score"] - alone["score"]).max() < 1e-5
 
 @pytest.mark.slow
 def test_rows_are_divided_among_devices():
-  done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=str(Path(__file__).parent))
+  done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=str(Path(__file__).parents[1]))
   assert done.communicate() == ("", "")
   assert done.returncode == 0

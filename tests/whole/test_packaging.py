@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 import posexp
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RELATIVE = re.compile(r"\]\((?!https?:|#)[^)\s]+\)")  # links that an index cannot follow
 CONFIGS = {str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.yaml")}
 
@@ -137,7 +137,7 @@ def test_an_sdist_has_what_its_commands_and_tests_need(sdist):
     names = {name.partition("/")[2] for name in archive.getnames()}
   needed = {"Makefile", "requirements.lock", "pyproject.toml", "README.md", "LICENSE"}
   pages = {str(file.relative_to(ROOT)) for file in ROOT.glob("docs/**/*.*")}
-  assert needed | CONFIGS | pages | {"mkdocs.yml", "tests/test_packaging.py"} <= names
+  assert needed | CONFIGS | pages | {"mkdocs.yml", "tests/whole/test_packaging.py"} <= names
   assert not [name for name in names if name.startswith((".venv", "runs", ".git/"))]
 
 

@@ -83,7 +83,7 @@ FEW = {
   properties.explicit_positions: drawn(UNLIKE, 2),
   properties.same_start: drawn(UNLIKE, 4),
   properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 2),
-  properties.long_texts: (),  # of which tests/test_long_attention.py draws
+  properties.long_texts: (),  # of which tests/models/test_long_attention.py draws
   properties.spans: ("none", "transformer_xl", *drawn(("rpr", "complex", "split"), 1)),
   properties.bfloat16: ("none", *drawn(UNLIKE, 3)),
   properties.gradients: ("rpr",),

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import order
 import pytest
 
@@ -19,7 +20,7 @@ from posexp.analysis import conformance, properties
 from posexp.config import plugins
 from posexp.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
 FLAGS = re.MULTILINE | re.DOTALL
@@ -82,12 +83,14 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     "gate.py",
     "last.py",
     "log_n.py",
+    "npz.py",
     "phi3.py",
     "sparse.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-  assert len(lines) == 8
+  assert len(lines) == 9
+  np.savez("words.npz", **{"stack/embed/table": np.zeros((3, 8))})
   # Another encoding on the task of the second line is as that of the diagnostic.
   said = [typed(line, monkeypatch, trained=number != 5) for number, line in enumerate(lines)]
   assert all("all of it holds" in each for each in said[:3])
@@ -96,6 +99,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert "rpr: k=" in said[5]
   assert "beyond, length" in said[6]
   assert_csv(said[7])
+  assert "init      npz:words.npz, step 0: 24 of" in said[8]
 
 
 FALLING = """

@@ -20,7 +20,7 @@ from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 
-GUIDE = Path(__file__).parents[1] / "docs/differences.md"
+GUIDE = Path(__file__).parents[2] / "docs/differences.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
 OPTIONS = json.loads(str(GOLDEN["options"]))
 SHORT = {"trained_length": 5, "factor": 4.0}

@@ -255,7 +255,7 @@ def test_a_user_error_of_a_run_is_one_line(command):
 def test_a_log_that_cannot_be_printed_is_no_success(tmp_path, argv, unbuffered):
   code = "import logging, sys; from posexp.sweeps.launch import launch\n"
   code += "sys.exit(launch(lambda config: logging.getLogger('posexp').info('x')))"
-  env = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(Path(__file__).parents[1])}
+  env = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(Path(__file__).parents[2])}
   argv, full = [sys.executable, "-c", code, *argv], Path("/dev/full")
   with full.open("w") as stdout:
     done = subprocess.run(
@@ -365,7 +365,7 @@ def test_what_needs_no_model_is_quick(tmp_path):
     "heavy = {'jax', 'flax', 'optax', 'orbax', 'datasets', 'wandb', 'sklearn', 'numpy'}\n"
     "print(status, heavy & set(sys.modules))\n"
   )
-  env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+  env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
   command = [sys.executable, "-c", code]
   done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
   assert done.stdout.splitlines()[-1] == "[0, 0, 2, 2, 0] set()"

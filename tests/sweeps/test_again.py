@@ -20,7 +20,7 @@ from posexp.runs.records import read_records, recorded, write_records
 from posexp.sweeps.launch import again
 from posexp.training.setup import Setup
 
-FINDINGS = Path(__file__).parents[1] / "docs/findings"
+FINDINGS = Path(__file__).parents[2] / "docs/findings"
 TYPED = [*order.BRIEF, "seed=1"]  # which other files have compiled
 
 

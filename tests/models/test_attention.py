@@ -287,7 +287,7 @@ def test_nothing_as_long_as_queries_times_keys_is_formed_in_blocks(name, causal)
   assert largest(BUFFERS[name], "blocked", causal=causal) < LONG * LONG / 2
 
 
-# Of the other encodings tests/test_conformance.py asks it.
+# Of the other encodings tests/analysis/test_conformance.py asks it.
 @pytest.mark.parametrize("name", ["modulus"])
 def test_nothing_of_queries_times_keys_times_width_is_ever_formed(name):
   length = 256

@@ -19,7 +19,7 @@ import posexp
 from posexp import xla
 from posexp.models import attention
 
-EXAMPLE = Path(__file__).parents[1] / "docs" / "own_model.py"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "own_model.py"
 
 
 @pytest.mark.parametrize("name", posexp.__all__)

@@ -32,7 +32,7 @@ TOKENS = np.random.default_rng(0).integers(1, VOCAB, (B, L))
 RANDOMIZED = Positions("randomized", REACH, "drawn")
 SHIFTED = Positions("shifted", REACH)
 
-# Gaps between positions are held for every encoding by tests/test_conformance.py.
+# Gaps between positions are held for every encoding by tests/analysis/test_conformance.py.
 SOME = ("learned", "transformer_xl", "cope")
 OTHERS = drawn(sorted({*ENCODINGS} - {*SOME}), 2)
 TWO = TOKENS[:2], MASK[:2]

@@ -25,7 +25,7 @@ from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, RUNNING, Sweep
 from posexp.training import device_shares, devices
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 SIZE = 24 << 20  # bytes of one of several arrays that a step frees
 ENTRY = """
 import sys

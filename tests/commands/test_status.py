@@ -44,7 +44,7 @@ def in_terminal(code, *argv):
   """What a script prints in a terminal of 40 columns."""
   own, other = pty.openpty()
   terminal = {"COLUMNS": "40", "TERM": "xterm"}
-  env = os.environ | terminal | {"PYTHONPATH": str(Path(__file__).parents[1])}
+  env = os.environ | terminal | {"PYTHONPATH": str(Path(__file__).parents[2])}
   command = [sys.executable, "-c", code, *argv]
   with subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=env) as process:
     os.close(other)
@@ -112,7 +112,7 @@ def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
 
 
 def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
-  root = Path(__file__).parents[1]
+  root = Path(__file__).parents[2]
   scripts = re.findall(r"^posexp-(\w+) = ", (root / "pyproject.toml").read_text(), re.MULTILINE)
   assert {*scripts} == {*__main__.COMMANDS, "parse"}
   for argv, status in ([], None), (["trian"], 2), (["report", "--help"], 0):

@@ -33,7 +33,7 @@ from posexp.training.step import keys
 
 pytestmark = pytest.mark.usefixtures("home")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 OWN = {name: [f"plugins={HERE / name}.py", f"task={name}"] for name in ("first", "running")}
 
 
@@ -52,7 +52,7 @@ CASES = {
 
 
 # To compile a model takes most of the time: those of posexp's own tasks are slow. The model of
-# text_classification is stopped by tests/test_train.py, too.
+# text_classification is stopped by tests/whole/test_train.py, too.
 def quick(*names):
   return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
 
