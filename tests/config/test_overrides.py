@@ -203,12 +203,19 @@ def documents():
           yield pytest.param(line, id=f"{file.name}: {line[17:50]}")
 
 
+WINGS = {
+  "posexp.parse": "posexp.parsing.command",
+  "posexp.export": "posexp.released.command",
+  "posexp.leaderboard": "posexp.board.command",
+  "posexp.sync": "posexp.wandb.command",
+}
+
+
 @pytest.mark.parametrize("line", [*documents()])
 def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
   name, *argv = shlex.split(line.partition(" < ")[0], comments=True)[2:]
   monkeypatch.setattr("posexp.config.plugins.load", lambda files: [*files])
-  name = "posexp.parsing.command" if name == "posexp.parse" else name
-  if hasattr(module := importlib.import_module(name), "arguments"):
+  if hasattr(module := importlib.import_module(WINGS.get(name, name)), "arguments"):
     module.arguments(argv)
   else:
     own = ("RUN", "FOLDER", "runs/", "run=", "out=", "hf:")

@@ -90,7 +90,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
   assert len(lines) == 9
-  np.savez("words.npz", **{"stack/embed/table": np.zeros((3, 8))})
+  np.savez("words.npz", **{"stack/embed/table": np.zeros((6, 64))})
   # Another encoding on the task of the second line is as that of the diagnostic.
   said = [typed(line, monkeypatch, trained=number != 5) for number, line in enumerate(lines)]
   assert all("all of it holds" in each for each in said[:3])
@@ -99,7 +99,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert "rpr: k=" in said[5]
   assert "beyond, length" in said[6]
   assert_csv(said[7])
-  assert "init      npz:words.npz, step 0: 24 of" in said[8]
+  assert "words.npz, step 0: 384 of" in said[8]
 
 
 FALLING = """
