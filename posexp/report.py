@@ -12,8 +12,8 @@ examples:
   python -m posexp.report runs/trec --figures pdf,svg,png      # every figure, as files
 
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with charts that
-one can touch, a LaTeX table, and all numbers of groups and runs as CSV; paper.md, .tex and .csv are
-one table of all groups and tasks. Only what the runs have written is read.
+one can touch, and all numbers of groups and runs as CSV; paper.md, .tex and .csv are one table of
+all groups and tasks, in LaTeX, too. Only what the runs have written is read.
 Groups are compared with the baseline by t tests, paired by seed where that pays.
 """
 
@@ -121,7 +121,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     doing("drawing the figures")
     with writing("--out", args.out):
       write(tasks, notes, said, args.out, sections, args.figures)
-    print(f"written: {near(args.out)}/report.html, .md and .tex, {', '.join(OTHERS)}")
+    print(f"written: {near(args.out)}/report.html and .md, {', '.join(OTHERS)}")
   if args.records is not None:
     with writing("--records", args.records):
       count = write_records(args.records, grouping.chosen(every, args.where), packed_examples)
@@ -148,7 +148,6 @@ def write(
 
   storage.write(out / "report.md", text)
   storage.write(out / "report.html", page(tasks, notes, sections))
-  storage.write(out / "report.tex", tables.latex(tasks))
   one = paper.table(tasks)
   storage.write(out / "paper.md", one.markdown)
   storage.write(out / "paper.tex", one.latex)

@@ -231,4 +231,4 @@ def latex(board: Board, side: str) -> str:
     best |= {(i, at) for i, row in enumerate(board.rows) if means.get(row.name) == top}
   caption = f"Encodings {side} the lengths of training. " + " ".join(notes(board)[:2])
   label = f"tab:leaderboard-{board.track}-{side}"
-  return paper.Paper((heads, rows), best, caption).latex.replace("tab:encodings", label)
+  return paper.Paper((heads, rows), best, caption, label).latex

@@ -30,6 +30,7 @@ class Paper(NamedTuple):
   cells: Table
   best: set[tuple[int, int]]  # the row and the column of the best of each task
   caption: str
+  label: str = "tab:encodings"  # by which a paper refers to it
 
   def marked(self, before: str, after: str) -> Table:
     """Return the table with marks around the best of each task."""
@@ -62,7 +63,7 @@ class Paper(NamedTuple):
         "\\begin{table}",
         "\\centering",
         f"\\caption{{{_tex(self.caption)}}}",
-        "\\label{tab:encodings}",
+        f"\\label{{{self.label}}}",
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
         "\\toprule",
         body[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,6 @@ from posexp.reporting.text import (
   Table,
   cell,
   markdown,
-  one_line,
   p_number,
   tabulated,
   wrapped,
@@ -134,18 +132,6 @@ def means(tasks: Sequence[Results]) -> Iterator[str]:
     yield from ("", each.title, tabulated(score_table(each), "plain"))
   folders = dict.fromkeys(pasted(run.path.parents[2]) for each in tasks for run in each.runs)
   yield f"more: python -m posexp.report {' '.join(folders)}"
-
-
-def latex(tasks: Sequence[Results]) -> str:
-  """Return a booktabs table for each task, after a comment with its answer."""
-  parts = ["% needs \\usepackage{booktabs}"]
-  for results in tasks:
-    said = one_line(sentences.answer(results)).replace("\\", "")
-    table = tabulated(score_table(results), "latex_booktabs")
-    table = re.sub(r"(?<=[ (])-", "$-$", table)
-    table = table.replace("±", r"$\pm$").replace(MISSING, "---")
-    parts.append(f"% {said}\n{table}")
-  return "\n\n".join(parts) + "\n"
 
 
 def group_data(tasks: Sequence[Results]) -> pd.DataFrame:

@@ -77,9 +77,7 @@ def tabulated(table: Table, style: str, align: str = "right") -> str:
   quoted = markdown if style == "pipe" else str
   heads, *rows = ([quoted(short(cell, CELL)) for cell in row] for row in (table[0], *table[1]))
   columns = ["left", *[align] * (len(heads) - 1)]
-  text = tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
-  # After the end of a row, LaTeX reads [ and * as an option of it.
-  return re.sub(r"^(\s*)(?=[\[*])", r"\1{}", text, flags=re.M) if "latex" in style else text
+  return tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
 
 
 def document(sections: Sequence[Section]) -> str:

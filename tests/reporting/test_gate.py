@@ -82,7 +82,7 @@ def test_what_was_not_learned_is_in_no_mean_and_is_said(reported):
     "False",
   ]
   assert all(row["beyond/exact_match"] for row in rows)
-  assert "3 of 5" in (out / "report.tex").read_text()
+  assert "(3/5)" in (out / "paper.tex").read_text()
   assert "not learned" in (out / "report.html").read_text()
 
 

@@ -155,14 +155,13 @@ def quoted(out):
   assert scripts == [figures.library(), f"\n{SCRIPT.read_text(encoding='utf-8')}"]
   assert "<" not in charts
   json.loads(charts)
-  first, *rest = (out / "report.tex").read_text(encoding="utf-8").split("\n")
+  first, *rest = (out / "paper.tex").read_text(encoding="utf-8").split("\n")
   assert first == "% needs \\usepackage{booktabs}"
-  for latex in ("\n".join(rest), (out / "paper.tex").read_text(encoding="utf-8")):
-    assert {*re.findall(r"\\([A-Za-z]+)", latex)} <= {*COMMANDS.split()}
-    latex = re.sub(r"^% .*$", "", latex, flags=re.MULTILINE)  # comments, a line each
-    assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
-    bare = re.sub(r"\\[{}\\]", "", latex)
-    assert bare.count("{") == bare.count("}")
+  latex = "\n".join(rest)
+  assert {*re.findall(r"\\([A-Za-z]+)", latex)} <= {*COMMANDS.split()}
+  assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
+  bare = re.sub(r"\\[{}\\]", "", latex)
+  assert bare.count("{") == bare.count("}")
   for name in ("report.md", "paper.md"):
     markdown = (out / name).read_text(encoding="utf-8")
     assert not re.search(r"<[A-Za-z/!?]|\]\(|(\n\n|\n- )\[[^\]]*\]:|(?<!\\)`", markdown)

@@ -34,7 +34,7 @@ def test_the_report_of_records_is_that_of_the_runs(tmp_path, runs, capsys):
   typed(runs, "--records", tmp_path / "kept" / NAME, "--no-files")
   assert f"written: {tmp_path}/kept/{NAME}, 9 runs" in capsys.readouterr().out
   typed(tmp_path / "kept", "--out", tmp_path / "two")
-  for kind in ("groups.csv", "report.tex"):
+  for kind in ("groups.csv", "paper.tex"):
     one, two = ((tmp_path / folder / kind).read_text() for folder in ("one", "two"))
     assert one == two
   by_folder = capsys.readouterr().out
