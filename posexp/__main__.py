@@ -28,17 +28,23 @@ def main() -> None:
 def run_other(argv: list[str]) -> None:
   """Run a command that is a plugin, or list the commands or the plugins.
 
-  The words `plugins=FILE` are read here, and the command does not see them.
+  The words `plugins=FILE` are read here, and a command of another package does not see them.
 
   Raises:
     UserError: there is no such command, or a line of a file is wrong.
   """
   from posexp import __version__
   from posexp.config import plugins
-  from posexp.config.arguments import load_plugins
+  from posexp.config.arguments import named_plugins
   from posexp.errors import UserError
 
-  name, *rest = load_plugins(argv) or ["--help"]
+  files, words = named_plugins(argv)
+  name, *rest = words or ["--help"]
+  if name in {entry.name for entry in plugins.entries("command")[0]}:  # it reads them itself
+    rest = [*argv]
+    rest.remove(name)
+  else:
+    plugins.load(files)
   commands = plugins.table("command", {"plugins": print_plugins})
   if name == "--version":
     print(f"posexp {__version__}")

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import yaml
 from planted import ARGS, GOOD, SUITE, board, planted, publish, tiny, typed
 
+from posexp.__main__ import run_other
 from posexp.board import aggregates, page, tables, trust
 from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
+from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs import folder
 from posexp.runs.lengths import area
@@ -154,6 +157,14 @@ def test_a_mistake_gets_one_sentence(home, words):
   with pytest.raises(UserError, match=MISTAKES[words]):
     typed(*words.split())
   assert not home.trained
+
+
+def test_a_plugin_of_an_entry_is_not_loaded_however_the_command_is_typed(home, monkeypatch, capsys):
+  monkeypatch.setattr(plugins, "load", lambda files: pytest.fail("the plugin is loaded"))
+  monkeypatch.setattr(sys, "argv", ["posexp"])
+  with pytest.raises(SystemExit):
+    run_other(["plugins=mine.py", "leaderboard", "--verify", "gone.parquet"])
+  assert "gone.parquet: there is no such file" in capsys.readouterr().err
 
 
 def test_the_means_are_those_of_their_definitions():
