@@ -46,14 +46,14 @@ TYPES = {
 
 
 class Bound(NamedTuple):
-  """A condition on a value beside its type."""
+  """A condition that a value must meet besides its type."""
 
   words: str  # "at least 1"
   holds: Callable[[Any], bool]
 
 
 class OnlyWith(NamedTuple):
-  """The options without which another has no effect and must keep its default."""
+  """Options of which one must be on for another option to have an effect."""
 
   names: tuple[str, ...]  # options that are neither null, false, 0, nor "none"
 
@@ -196,7 +196,7 @@ def converted(value: Any, hint: Any) -> Any:
 
 
 def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
-  """Return the value as the first of several types that takes it."""
+  """Return a value converted to the first of several types that accepts it."""
   refused: Exception = TypeError(f"must be {describe(hint)}")
   for each in members:
     try:
@@ -209,7 +209,7 @@ def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
 
 
 def _read(value: Any, kind: Any, abstract: type) -> Any:
-  """Return the number that a value is, or that a text says."""
+  """Return a number of some kind from a value or its text."""
   if not isinstance(value, bool) and isinstance(value, abstract | str):
     with contextlib.suppress(ValueError):
       return kind(value)
@@ -274,7 +274,9 @@ def describe(hint: Any) -> str:
 
 
 def show(value: Any, inside: bool = False) -> str:
-  """Return a value as one types it behind an option and "="; `inside`: in a list or a mapping."""
+  """Return a value as it is typed after "option="; with `inside`, as an item of a list or a
+  mapping.
+  """
   if value is None or isinstance(value, bool):
     return {None: "null", True: "true", False: "false"}[value]
   if isinstance(value, list | tuple):
@@ -301,7 +303,7 @@ def typed(key: str, value: Any) -> str:
 
 
 def as_typed(message: str, parts: Mapping[str, Any]) -> str:
-  """Return what a part of a model refuses, with each option as it is typed.
+  """Return an error message of a part of a model, with each option under its full name.
 
   `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
   more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
@@ -337,7 +339,7 @@ def show_options(options: Mapping[str, Any] | None) -> str:
 
 
 def brief(value: Any, text: Callable[[Any], str] | None = None) -> str:
-  """Return a value in a message: of a long one the beginning, on one line."""
+  """Return a value for a message: on one line, and shortened where it is long."""
   if isinstance(value, int) and abs(value) >= 10**SHOWN:
     return f"a number of over {SHOWN} digits"
   shown = text(value) if text else value if isinstance(value, str) else show(value)

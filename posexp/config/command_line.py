@@ -56,7 +56,7 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
 class OptionsParser(Parser):
-  """A parser of flags and of Hydra's overrides, about which `options` is the line of help."""
+  """A parser of flags and of Hydra's overrides, for which `options` is the help text."""
 
   def __init__(self, name: str, about: str, options: str, **kwargs: Any):
     super().__init__(name, about, allow_abbrev=False, **kwargs)
@@ -79,7 +79,7 @@ def trainer() -> OptionsParser:
 
 
 def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace:
-  """Return the flags, and the `overrides`, which may stand on both sides of them; load plugins.
+  """Parse flags and overrides, which may be mixed, and load plugins; return both.
 
   With `--help`, words without a value are `sections`, those of which help is asked for.
 
@@ -138,7 +138,9 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
 
 @contextlib.contextmanager
 def hydra_with_configs() -> Iterator[Any]:
-  """Have Hydra know the configs of posexp and of plugins; yield the object that composes them."""
+  """Set Hydra up with the configs of posexp and of plugins; yield the object that composes
+  configs.
+  """
   sources.register()
   plugins.store()
   with contextlib.ExitStack() as stack:
@@ -151,7 +153,7 @@ def hydra_with_configs() -> Iterator[Any]:
 
 
 def complete(asked: str) -> None:
-  """Print what completes a word in a shell, or what has a shell ask for it: `install=bash`.
+  """Print completions for a shell or, asked for `install=bash`, the code that sets them up.
 
   Raises:
     UserError: Hydra does not know the shell.
@@ -164,7 +166,7 @@ def complete(asked: str) -> None:
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
-  """Return the config that `configs/train.yaml` and the overrides give, with Hydra's own node
+  """Compose `configs/train.yaml` and the overrides; return the config, with Hydra's own node
   `hydra`.
 
   Raises what Hydra raises, and UserError if a choice is no name.
@@ -209,7 +211,7 @@ def _names(group: str) -> list[str]:
 
 
 def _check_short(given: Sequence[Override]) -> None:
-  """Raise UserError for a name that is longer than that of a file, which Hydra looks for."""
+  """Raise UserError for a name that is too long for a file, where Hydra would look for one."""
   for o in given:
     if len(o.key_or_group.encode()) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
@@ -226,7 +228,7 @@ def _sections() -> set[str]:
 
 
 def _check_no_values(given: Sequence[Override]) -> None:
-  """Raise UserError for a section that is given a value, perhaps beside its options."""
+  """Raise UserError where a section is given a value."""
   for o in given:
     key = o.key_or_group
     if key in _sections() - _groups() and not o.is_delete() and not isinstance(o.value(), dict):
@@ -237,7 +239,7 @@ def _check_no_values(given: Sequence[Override]) -> None:
 
 
 def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
-  """Return the options in which the config of a run differs from the defaults, as one types them.
+  """Return the options, as they are typed, in which a run's config differs from the defaults.
 
   Raises:
     UserError: an option does not exist any more; the message has its value.
@@ -262,7 +264,7 @@ def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choice(o: Override) -> str:
-  """Return the line that chooses a file of a group, by a name that may look like a number."""
+  """Return the line that chooses a file of a group, whose name may look like a number."""
   value = o.value()
   none = value is None and o.key_or_group == "experiment"
   several = isinstance(value, list) and o.key_or_group == "tracker"
@@ -277,7 +279,7 @@ def _choice(o: Override) -> str:
 
 
 def shared(overrides: Iterable[Override]) -> DictConfig:
-  """Return the config of a single run, or what all runs of a sweep share."""
+  """Return the config of a single run, or the part that all runs of a sweep share."""
   given = [o for o in overrides if not o.is_sweep_override()]
   cfg = compose([o.input_line for o in given])
   for o in given:
@@ -289,7 +291,7 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
 
 
 def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
-  """Parse the command line of a command about one encoding: return the config of its training.
+  """Parse the command line of a command about one encoding; return the config that would train it.
 
   Raises:
     UserError: an option does not exist or does not suit.
@@ -317,7 +319,9 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raise UserError for an option of an encoding that no run has, or that another one overrides."""
+  """Raise UserError for options without effect: of an encoding that no run has, or overridden
+  ones.
+  """
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:
@@ -361,8 +365,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
 
 
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:
-  """Return the full keys of all options, and the groups, under the choices that were typed; and the
-  options of encodings that were not chosen.
+  """Return the full keys of all options under the choices that were typed, with the groups of
+  choices; and those of the encodings that were not chosen.
   """
   choices = [
     o for o in overrides if "." not in o.key_or_group or o.key_or_group == "hydra.searchpath"

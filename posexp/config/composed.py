@@ -24,7 +24,7 @@ SECTIONS = ("task", "model", "train")  # that each config has
 
 
 def _by(name: Any, values: Mapping[str, Any]) -> Any:
-  """Return the value of an option that another option decides, `name` being that one's value.
+  """Return the entry of `values` for `name`, which is the value of another option.
 
   A file of options writes `vocab_size: ${by:${.tokenizer},{bpe:2048}}`: null for other tokenizers.
   """
@@ -33,7 +33,7 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _variables() -> frozenset[str]:
-  """Return the environment variables that posexp's own files name, which are those of trackers."""
+  """Return the environment variables that posexp's own files of trackers name."""
   texts = (file.read_text(encoding="utf-8") for file in (CONFIGS / "tracker").glob("*.yaml"))
   return frozenset(name for text in texts for name in re.findall(r"\$\{oc\.env:(\w+)", text))
 
@@ -143,7 +143,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 
 def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
-  """Return the full keys of the options that runs with these encodings read, and of all others."""
+  """Return the full keys of the options that runs with these encodings have, and of all others."""
   encodings, every = [*encodings], {**OmegaConf.to_container(encodings_node()), **config}
   others = [str(name) for name in encodings_node() if name not in encodings]
   unread = {name: every.pop(name) for name in others}
@@ -151,7 +151,7 @@ def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[li
 
 
 def reason(error: OmegaConfBaseException) -> str:
-  """Return why a value cannot be resolved, without the words of OmegaConf around it."""
+  """Return why a value cannot be resolved, in OmegaConf's words without its prefix."""
   said = str(error).splitlines()[0]
   return re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", said)
 

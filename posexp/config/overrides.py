@@ -64,7 +64,7 @@ def _parsed(line: str) -> Override:
 
 
 def read(lines: Iterable[str]) -> list[Override]:
-  """Return the overrides that these lines say.
+  """Parse override lines; return the overrides.
 
   A value that the grammar does not know is a text: `task.train=café (copie).csv`, `runs=a=b`.
 
@@ -95,7 +95,7 @@ def _read(line: str) -> Override:
 
 
 def _readings(value: str) -> Iterator[str]:
-  """Yield what the grammar may know: the value as it is, and with its texts in quotes."""
+  """Yield the ways to read a value: as it is, then with its texts in quotes."""
   yield value
   inner = value.strip()
   ends = inner[:1] + inner[-1:]

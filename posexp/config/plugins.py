@@ -48,7 +48,9 @@ MISTAKES = (
 
 
 def _is_dataclass(value: Any) -> bool:
-  """Return whether it is a frozen dataclass; without fields of its own, its base may be."""
+  """Return whether a value is a frozen dataclass, by itself or, without fields of its own, by
+  its base.
+  """
   if not isinstance(value, type):
     return False
   has = vars(value).get if inspect.get_annotations(value) else functools.partial(getattr, value)
@@ -57,7 +59,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 class Kind(NamedTuple):
-  """What the plugins of some groups have in common."""
+  """What the plugins of a group must be."""
 
   holds: Callable[[Any], bool]  # of each of them
   words: str  # in which an error says so
@@ -73,7 +75,7 @@ FOLDER = Kind(Path.is_dir, "no folder beside the file")
 
 
 class Group(NamedTuple):
-  """A group of plugins: all that has to be declared for one."""
+  """A group of plugins, with everything that has to be declared for one."""
 
   table: str  # its name in a file; entry points stand in posexp.<table>, in small letters
   kind: Kind
@@ -103,7 +105,7 @@ GROUPS = {
 
 
 class Plugin(NamedTuple):
-  """Something that is no part of posexp, under the name that the command line gives it."""
+  """An extension of posexp, under the name by which the command line knows it."""
 
   group: str  # of GROUPS
   name: str
@@ -204,13 +206,13 @@ def found(group: str) -> dict[str, Plugin]:
 
 
 def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
-  """Return what a group holds by name: what is built in, and the plugins."""
+  """Return everything in a group by name: what is built in, and the plugins."""
   loaded = {entry.name: _loaded(entry)[0] for entry in entries(group)[0]}
   return {**built_in, **loaded, **{name: each.value for name, each in found(group).items()}}
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-  """Return what config.yaml says of the plugins that decide a run's results, by group."""
+  """Return what config.yaml keeps of the plugins that decide a run's results, by group."""
   records = {}
   for group, row in GROUPS.items():
     section, _, key = row.option.rpartition(".")
@@ -302,7 +304,7 @@ def folders() -> list[Path]:
 
 
 def _execute(path: Path, source: bytes, name: str) -> ModuleType:
-  """Return the module of a file; an error in it names the line."""
+  """Execute a file and return its module; an error in it names the line."""
   module = sys.modules[name] = ModuleType(name)  # where dataclasses look their annotations up
   module.__file__ = str(path)
   try:

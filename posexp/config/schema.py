@@ -72,13 +72,14 @@ def defaults(cls: type) -> dict[str, Any]:
 def unknown_option(
   key: str, value: Any, options: Sequence[str], others: Sequence[str] = ()
 ) -> UserError:
-  """Return the error for an option that does not exist; the others are as in `suggestion`."""
+  """Return the error for an option that does not exist; `others` is as in `suggestion`."""
   way_out = suggestion(key, options, others)
   return UserError(f"{key}={brief(value)}: there is no option {key}; {way_out}")
 
 
 def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> str:
-  """Return which options a key that does not exist probably means, or where options are listed.
+  """Return a hint for a key that does not exist: the options that it probably means, or where they
+  are listed.
 
   `options` are the full keys of those that do, and `others` those of encodings that are not chosen.
   """
@@ -124,7 +125,7 @@ def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
 def closest(
   name: str, siblings: Sequence[str], options: Sequence[str], others: Sequence[str] = ()
 ) -> list[str]:
-  """Return the options, by their full keys, that a name probably stands for, preferably `siblings`.
+  """Return the full keys of the options that a name probably means, preferably `siblings`.
 
   First those of this name in another section, be it of `others`, then those of which it has the
   initials (lr: train.learning_rate), then those with words that begin so (layers:
@@ -151,7 +152,7 @@ def closest(
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-  """Return the one of `names` that was probably meant, if any, be it in other capitals."""
+  """Return the name that was probably meant, whatever its capitals; None if there is none."""
   lower = {each.lower(): each for each in names}
   found = difflib.get_close_matches(name[:LISTED].lower(), lower, 1, cutoff)
   return lower[found[0]] if found else None

@@ -28,7 +28,7 @@ from posexp.errors import UserError, near
 
 
 def _check_global(key: Any, value: Any, file: str) -> None:
-  """Raise UserError for a line of an experiment that Hydra would not take as it is meant."""
+  """Raise UserError for a line of an experiment that Hydra would misunderstand."""
   section, dot, name = str(key).partition(".")
   if dot:
     raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
@@ -41,7 +41,7 @@ def _check_global(key: Any, value: Any, file: str) -> None:
 
 
 def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
-  """Return the config of a file in a folder that Hydra reads; those of posexp hold what they say.
+  """Return the config of a file; in a user's own file texts keep their spelling.
 
   Raises:
     UserError: it is no mapping in UTF-8, or holds what is not heeded.
@@ -117,7 +117,7 @@ class PluginFolders(SearchPathPlugin):
 
 
 def register() -> None:
-  """Have Hydra read files by this module, in the folders of plugins, too."""
+  """Make Hydra read files by this module, those in folders of plugins too."""
   for source in Plugins.instance().discover(ConfigSource):
     if source.scheme() == "file":
       source.load_config = _load_config
@@ -146,7 +146,7 @@ TARGETS = {  # the classes that may be made of Hydra's options
 
 
 def check_heeded(key: str, where: str) -> None:
-  """Raise UserError for an option of Hydra that would change nothing; `where` is how it is set."""
+  """Raise UserError for an option of Hydra that has no effect here; `where` says how it was set."""
   section = key.partition("@")[0]
   if section.endswith("._target_") or not (
     section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
@@ -158,7 +158,7 @@ def check_heeded(key: str, where: str) -> None:
 
 
 def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
-  """Check what files and the command line say together; `typed` are keys of the command line.
+  """Check the composed node `hydra`; `typed` are the keys given on the command line.
 
   Raises:
     UserError: logging would call a function or open a file, an object would be made that is no
@@ -184,7 +184,7 @@ def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
 
 
 def _is_made(value: Any, name: str) -> bool:
-  """Return whether logging would make an object of a value, other than a stream."""
+  """Return whether logging would construct an object from a value, other than a stream."""
   text = isinstance(value, str) and name != "stream" and CALLED.match(value)
   return bool(text) or isinstance(value, Mapping | list)
 

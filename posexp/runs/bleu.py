@@ -48,7 +48,9 @@ def bleu(tokenize: str) -> Any:
 
 
 def applies(references: Iterable[str], tokenize: str) -> bool:
-  """Return whether BLEU says anything: it is 0 even for copies of references that are shorter."""
+  """Return whether BLEU is meaningful: where references are short, it is 0 even for exact
+  copies.
+  """
   split = bleu(tokenize).tokenizer
   return any(len(split(each).split()) >= ORDER for each in references)
 
@@ -80,8 +82,8 @@ def signature(tokenize: str, references: Sequence[str]) -> str:
 
 
 def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
-  """Return the indices of pairs by their groups, in the order in which groups first come; without
-  groups, by the number of words of their sources: "1-5", "6-10" and so on.
+  """Return the indices of pairs by group, in order of appearance; without groups, by the length
+  of the source in words: "1-5", "6-10" and so on.
   """
   found: dict[Any, list[int]] = {}
   for index, text in enumerate(texts):

@@ -33,7 +33,7 @@ CHECKSUM = "crc32"  # of a checkpoint's metadata: Orbax reads arrays whose bytes
 
 
 class Rank(NamedTuple):
-  """How good an evaluated state is; the greatest is the best."""
+  """The quality of an evaluated state: the greatest rank is the best."""
 
   score: float  # the metric that chooses, negated if less of it is better
   minus_loss: float = -math.inf  # the negated validation loss, which decides between equal scores
@@ -135,7 +135,9 @@ class Checkpoints:
       return state
 
   def layers(self) -> int:
-    """Return how many layers the newest checkpoint has weights of; 0 where they have no numbers."""
+    """Return for how many layers the newest checkpoint has weights; 0 where layers are not
+    numbered.
+    """
     if not (steps := self._steps()):
       return 0
     with self._explained(READING, steps[-1]):

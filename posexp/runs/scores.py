@@ -45,7 +45,7 @@ def headline(runs: Sequence[Run]) -> Score | None:
 
 
 def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
-  """Return the scores of the same metric in the parts of a split, by split: {"beyond": [6, 7]}.
+  """Return the scores of a metric in the parts of each split: {"beyond": [6, 7]}.
 
   Lengths ("6", "11-15") are in the order of their size.
   """
@@ -60,5 +60,5 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
 
 
 def lengths(parts: Sequence[Score]) -> bool:
-  """Return whether the parts of a split are lengths, rather than groups with names."""
+  """Return whether the parts of a split are lengths, and not groups with names."""
   return all(re.match(r"\d", each.part) for each in parts)

@@ -15,7 +15,7 @@ CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json"
 
 
 def seal(folder: Path, summary: str) -> None:
-  """Write the digests of a run's files, and that of the `summary` that is about to be written."""
+  """Write the digests of a run's files, and of the `summary` that is about to be written."""
   found = {name: reading.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
   lines = [f"{_digest(data)}  {name}\n" for name, data in found.items() if data is not None]
   storage.write(folder / SEAL, "".join(lines))

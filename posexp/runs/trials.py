@@ -50,7 +50,7 @@ class Tuning:
 
   @functools.cached_property
   def best(self) -> Point | None:
-    """The point with the best mean of those with the most seeds, if there is any.
+    """The point with the best mean, among those with the most seeds; None if there is none.
 
     Of equals, as where all are right, it is that with the lower validation loss, then the first.
     """
@@ -60,7 +60,7 @@ class Tuning:
     return max(sound, key=lambda each: (sign * each.mean, -(each.loss or 0.0)), default=None)
 
   def among(self, values: Mapping[str, Any]) -> Tuning:
-    """Return the trials that have some values of the options that were tuned."""
+    """Return only the trials that have some values of the tuned options."""
     if not values:
       return self
     tried = {key: value for key, value in values.items() if key in self.points[0].values}
@@ -74,7 +74,7 @@ class Tuning:
 
   @property
   def edges(self) -> list[str]:
-    """The options of numbers whose chosen value is the least or the greatest that was tried.
+    """Numeric options whose chosen value is the smallest or the largest that was tried.
 
     Two values of an option of the encoding itself are no range: they have no edge. Where all points
     are equal, there is no best value.
@@ -93,7 +93,7 @@ class Tuning:
 
 
 def tunings(runs: Sequence[Run]) -> list[Tuning]:
-  """Return what the trials among some runs have found for each group."""
+  """Return the trials among some runs, one group of runs after the other."""
   groups: dict[tuple[str, str | None], list[Run]] = {}
   for run in runs:
     if run.trial:

@@ -78,7 +78,7 @@ class _NoCallbacks:
 
 
 def _multirun(fixed: Sequence[str], swept: Sequence[str] = ()) -> dict[str, Any]:
-  """Return what Hydra makes a launcher or a sweeper of, beside the function that it calls.
+  """Return the arguments from which Hydra makes a launcher or a sweeper.
 
   Each job has the `fixed` overrides.
   """
@@ -102,7 +102,7 @@ def _made(make: Callable[..., Any], **asked: Any) -> Any:
 def train_by_launcher(
   runs: Sequence[Member], train: Train, cfg: DictConfig, fixed: Sequence[str]
 ) -> Iterator[Report]:
-  """Train the runs as jobs of the launcher of Hydra's that the `fixed` overrides choose."""
+  """Train the runs as jobs of the launcher that the `fixed` overrides choose."""
   for member in runs:
     yield member, RUNNING, ""
   job = functools.partial(_job, train, runs, Context.of(cfg))
@@ -120,7 +120,7 @@ def train_by_launcher(
 
 
 def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
-  """Have the sweeper of Hydra's that the overrides choose train its trials, and name the best.
+  """Run the sweeper that the overrides choose over its trials, and name the best trial.
 
   The best has the highest or lowest value of the task's `score` on validation. The first values of
   all options are tried before, with each encoding, in a model that is built in shape only.
@@ -165,7 +165,7 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
 
 
 def _first(o: Override) -> str:
-  """Return an override with the first of its values, or with all where it chooses encodings."""
+  """Return an override with its first value only, or with all values where it chooses encodings."""
   if o.is_sweep_override() and o.is_interval_sweep():
     return f"{o.get_key_element()}={o.value().start}"
   return o.input_line if o.key_or_group == "encoding" else next(iter(values(o)))

@@ -148,8 +148,8 @@ def _composed(lines: tuple[str, ...]) -> DictConfig:
 def _identified(
   config: dict[str, Any], digests: dict[str, dict[str, str | None]]
 ) -> tuple[dict[str, Any], Path]:
-  """Return the config as it is read, of a run whose options are right and suit each other, and its
-  folder.
+  """Return a run's config as its dataclasses read it, and its folder, once its options are known to
+  suit.
 
   `digests` keeps those of the user's files, by the options of the task and the vectors of words.
   """
@@ -189,14 +189,14 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
 
 
 def _spelled(value: Any) -> str:
-  """Return a value of a sweep as one types it; what holds an interpolation, as Hydra does."""
+  """Return a value of a sweep as it is typed; one with an interpolation, as Hydra spells it."""
   text = value.text if isinstance(value, QuotedString) else value
   plain = isinstance(text, str) and "${" not in text
   return show(text) if plain else Transformer.str(value)
 
 
 def values(o: Override) -> Iterable[str]:
-  """Return the overrides that one with several values stands for.
+  """Return the overrides, each with one value, that an override with several stands for.
 
   Raises:
     UserError: it is no list of values, or the option takes one value.

@@ -178,7 +178,7 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
 
 
 def _as_then(run: Run, options: Mapping[str, str]) -> dict[str, str]:
-  """Return options that came after a run, with the values by which it is the same run."""
+  """Return the options that are newer than a run, with the values that make it the same run."""
   now = settings(resolve(compose([f"{key}={value}" for key, value in options.items()])))
   return {key: show(NEUTRAL[key][0]) for key in now if key in NEUTRAL and key not in run.settings}
 

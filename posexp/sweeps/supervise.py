@@ -48,7 +48,7 @@ Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 def trainer_for(
   train: Train, runs: int, cfg: DictConfig, overrides: Sequence[Override] = ()
 ) -> tuple[Trainer, bool]:
-  """Return the trainer of so many runs that share a config, and whether a live table shows them.
+  """Return the function that trains the runs of a sweep, and whether a live table shows them.
 
   `overrides` are what was typed, none of which may be without effect.
 
@@ -87,7 +87,7 @@ def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
 
 
 def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
-  """Have the runs of a sweep trained, and say what becomes of each, as `supervise` does."""
+  """Train the runs of a sweep, and say what becomes of each, as `supervise` does."""
   live = live and sys.stdout.isatty() and status.terminal()
   if not live:
     log.info("%s", sweep.heading())
@@ -108,7 +108,7 @@ def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
 
 
 def supervise(sweep: Sweep, trainer: Trainer, live: bool, means: Means) -> bool:
-  """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
+  """Train the runs of a sweep that have not finished; say what becomes of them, and their means.
 
   Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
   terminal shows the table of states below what is said. `means` yields the lines at the end, from
@@ -154,7 +154,9 @@ def launchers() -> dict[str, Launcher]:
 
 
 def job() -> tuple[Launcher, Path] | None:
-  """Return the launcher whose job this process is, and the job's folder; None if it is none."""
+  """Return the launcher whose job this process is, with the job's folder; None for any other
+  process.
+  """
   for launcher in launchers().values():
     if place := os.environ.pop(launcher.variable, ""):
       return launcher, Path(place)

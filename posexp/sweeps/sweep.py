@@ -52,9 +52,7 @@ class Member:
 
   @property
   def is_ready(self) -> bool:
-    """Whether its options are known: those of a run that is to be tuned are not before its trials
-    have ended.
-    """
+    """Whether its options are known: those of a tuned run are, once its trials have ended."""
     return self.fixed is None or self.path != Path()
 
   @property
@@ -82,7 +80,7 @@ _groups: set[str] = set()  # of the runs whose compiled programs this process ke
 
 
 def _forget(group: str) -> None:
-  """Drop all compiled programs before a run of one group too many.
+  """Drop all compiled programs before another group of runs would keep too many.
 
   JAX holds some 50 MB for each as long as the process lives.
   """
@@ -95,7 +93,7 @@ def _forget(group: str) -> None:
 
 
 def attempt(train: Train, member: Member, own: Sequence[Path] = ()) -> tuple[str, str]:
-  """Train a run; return its state, and the reason for it: DONE, FAILED or ELSEWHERE.
+  """Train a run; return how it ended (DONE, FAILED or ELSEWHERE) and why.
 
   Plugins in the files `own` are loaded first.
 
@@ -180,7 +178,7 @@ class Sweep:
     return "; ".join(member.options for member in self.in_state(state))
 
   def keep_plan(self) -> None:
-    """Keep what is to be trained where `posexp.report` reads it, until all of it is done."""
+    """Keep the plan of the sweep for `posexp.report`, until all runs are done."""
     place, runs = Path(self.members[0].config["runs"]), self.runs
     ready = [member.path for member in runs if member.is_ready]
     plan = self.plan._replace(runs=ready, more=len(runs) - len(ready))
@@ -200,9 +198,7 @@ class Sweep:
     return [member for member in self.runs if member.state != DONE and member.is_ready]
 
   def left(self) -> list[Member]:
-    """Return the runs that another process trained before and that nobody trains now,
-    unfinished.
-    """
+    """Return the unfinished runs that another process was training and has given up."""
     for member in self.in_state(ELSEWHERE):
       if member.finished:
         self.turn(member, DONE)
@@ -219,7 +215,7 @@ class Sweep:
     self.say(member, text, logging.ERROR if state == FAILED else logging.INFO)
 
   def _left(self) -> str:
-    """Return about how long the rest will take, by the runs that have ended; "" if under 10 s."""
+    """Return the estimated time of the rest, by the runs that have ended; "" if under 10 s."""
     rest = sum(member.state in (WAITING, RUNNING) for member in self.runs)
     seconds = (time.monotonic() - self.begun) / self.ended * rest
     return f"; about {lasting(seconds)} left" if seconds >= 10 else ""

@@ -55,7 +55,7 @@ class Space:
 
   @classmethod
   def taken(cls, columns: dict[str, list[str]], shared: DictConfig) -> Space | None:
-    """Take what begins with `tune.` out of the columns of a sweep; None if nothing is tuned.
+    """Take the options `tune.*` out of the columns of a sweep; None if nothing is tuned.
 
     Raises:
       UserError: it cannot be tuned, leaves nothing to choose, or a seed of trials has results.
@@ -95,14 +95,14 @@ class Space:
     return [max(self.seeds) + 1 + each for each in range(len(self.seeds))]
 
   def seeds_of(self, config: Mapping[str, Any], points: Sequence[dict]) -> list[int]:
-    """Return the seeds at which the points of a group are tried, by its config."""
+    """Return the seeds at which each point of a group is tried."""
     from posexp.encodings import alternative_of  # slow to import
 
     alone = self.alternatives and len(points) > 1 and alternative_of(config["encoding"]) is None
     return self.seeds + self.further * alone
 
   def points(self, config: Mapping[str, Any], typed: Mapping[str, Sequence[str]]) -> list[dict]:
-    """Return what is tried for a group, by its config: overrides by their options.
+    """Return the points that are tried for a group: their overrides, by option.
 
     `typed` are the overrides of the whole sweep.
 
@@ -144,7 +144,7 @@ def check_tuned(key: str, lines: Sequence[str], columns: Mapping[str, Sequence[s
 
 
 def tuned_runs(fixed: Sequence[Member]) -> list[Member]:
-  """Return a run for each of those with fixed options, which `choose` gives the chosen ones."""
+  """Return a run for each one with fixed options; `choose` sets the options that trials chose."""
   return [
     Member(0, f"tuned {each.options}", f"tuned {each.group}", each.config, fixed=each)
     for each in fixed
@@ -153,7 +153,7 @@ def tuned_runs(fixed: Sequence[Member]) -> list[Member]:
 
 
 def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
-  """Give tuned runs whose trials have all ended the options of the best; yield each with these.
+  """Set the options of tuned runs whose trials have all ended; yield each run with these options.
 
   The best trial is the best of all that are on disk. A tuned run that is the same as another of the
   sweep becomes its duplicate.
@@ -204,9 +204,7 @@ def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
 
 
 def ready(sweep: Sweep) -> list[Member]:
-  """Return the runs that can be trained with the options that trials have chosen by now; say these
-  of all that have them.
-  """
+  """Return the runs whose options trials have chosen by now, and say which options these are."""
   found: list[Member] = []
   for member, options in choose(sweep.members):
     text = f"{member.options}: {options}"
@@ -254,7 +252,7 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
 
 
 def _usual_seconds(config: Mapping[str, Any]) -> list[float]:
-  """Return how long finished runs have taken of the task, the model and the steps of a config."""
+  """Return how many seconds finished runs of the same task, model and steps took."""
 
   def facts(of: Mapping[str, Any]) -> list[Any]:
     return [of["task"], of["model"], *(of["train"].get(name) for name in SIZES)]

@@ -30,7 +30,7 @@ SECONDS = 1.0  # between two looks at the progress of the runs
 def train_in_workers(
   members: Sequence[Member], train: Train, bound_to: Sequence[dict[str, str]], cfg: DictConfig
 ) -> Iterator[Report | None]:
-  """Train the runs in as many processes as there are elements of `bound_to`, its variables.
+  """Train the runs in several processes, one for each environment in `bound_to`.
 
   Each process is a pool of its own. If it dies, only its run fails, if it had one, and another
   takes its place.
@@ -96,7 +96,7 @@ def _begin(device: dict[str, str], file: Path) -> None:
 
 @functools.cache
 def leave_with_parent() -> None:
-  """Have this process save and leave when the one that started it is gone, however that came."""
+  """Make this process save and exit when its parent is gone."""
   if multiprocessing.parent_process() is None:
     return
 
@@ -116,7 +116,7 @@ def _is_orphan() -> bool:
 
 
 def attempt(train: Train, context: Context, member: Member) -> tuple[str, str]:
-  """Train a run in a process that another one has started, as `Context.attempt` does."""
+  """Train a run in a child process, as `Context.attempt` does."""
   try:
     return context.attempt(train, member)
   except SystemExit:

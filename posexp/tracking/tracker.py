@@ -121,7 +121,7 @@ class Trackers:
 
 
 def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:
-  """Show a finished run again where the environment has named the one that waits for its result.
+  """Show a finished run again in trackers whose run the environment names.
 
   Raises:
     UserError: as `Tracker.open` does.
