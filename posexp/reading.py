@@ -198,7 +198,7 @@ def is_number(value: Any) -> bool:
 
 
 def room(packed: int) -> int:
-  """Return the most bytes that something may take which takes so many in a file."""
+  """Return the most bytes into which so many bytes of a file may be unpacked."""
   return max(ROOM, RATIO * packed)
 
 
@@ -233,7 +233,7 @@ class Unpacked(io.RawIOBase):
 
 
 def arrays(data: bytes) -> dict[str, np.ndarray]:
-  """Return the arrays of an npz file, of which no header says more than there is.
+  """Return the arrays of an npz file, whose headers must not claim more than there is.
 
   Raises:
     ValueError: it is damaged, or unpacked it is larger than any file of posexp.

@@ -27,7 +27,7 @@ def terminal() -> bool:
 
 
 def begin(what: str) -> None:
-  """Show `what` as `doing` does; without a terminal, say once what takes long if anything does."""
+  """Show `what` as `doing` does; without a terminal, say once what takes long."""
   doing(what)
   if not terminal():
     timer = threading.Timer(PATIENCE, _say)
@@ -43,7 +43,7 @@ def _say() -> None:
 
 
 def doing(what: str) -> None:
-  """Show `what` as `show` does, with the seconds since then; "" shows nothing any more."""
+  """Show `what` with the seconds that it has taken so far; "" ends it."""
   global _now
   _now = what
   show(what)

@@ -22,7 +22,7 @@ DAY = 86_400  # seconds
 
 
 def write(path: Path, text: str) -> None:
-  """Write a text file so that it is there whole or not at all, even after a power failure.
+  """Write a text file atomically: after a power failure all of it is there, or none.
 
   Raises:
     OSError: it cannot be written; its `filename` is the path.
@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def temporary_for(path: Path) -> Path:
-  """Return where this process makes what becomes `path`, beside it.
+  """Return the path beside `path` at which this process writes what becomes `path`.
 
   What a killed process left there more than a day ago is removed.
   """
@@ -106,7 +106,7 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
 
 
 def unlinked(path: Path) -> Path:
-  """Return a path in a folder that may be somebody else's.
+  """Return a path after checking that no link leads from it to another place.
 
   Raises:
     UserError: it is a link, by which files could be written anywhere.
@@ -117,7 +117,7 @@ def unlinked(path: Path) -> Path:
 
 
 def appending(path: Path) -> TextIO:
-  """Open a text file of such a folder at its end.
+  """Open a text file for appending, through no link.
 
   Raises:
     UserError: a link is in its place, or what is no file.

@@ -33,7 +33,8 @@ def main() -> None:
 
 
 def train(config: dict[str, Any]) -> dict[str, Any]:
-  """Train what `config` describes, or go on where it was stopped, or show what came of it.
+  """Train the run that `config` describes: from the start, from where it was stopped, or not at all
+  if it has finished.
 
   Returns the run's summary.
 

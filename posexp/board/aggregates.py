@@ -34,8 +34,8 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def overall(tasks: Tasks) -> Interval:
-  """Return the interquartile mean over all seeds of all tasks, with its interval over other seeds:
-  a bootstrap that draws the seeds of each task apart.
+  """Return the interquartile mean over all seeds of all tasks, with a bootstrap interval that
+  draws the seeds of each task apart.
   """
   draw = np.random.default_rng(SEED)
   drawn = [each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in tasks]
@@ -44,7 +44,7 @@ def overall(tasks: Tasks) -> Interval:
 
 
 def _better(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """Return how often numbers a [..., N] exceed b [..., M], as [...]; of equals each second one."""
+  """Return how often numbers a [..., N] exceed b [..., M], as [...]; ties count half."""
   above = a[..., :, None] - b[..., None, :]
   return ((above > 0) + 0.5 * (above == 0)).mean(axis=(-1, -2))
 
@@ -69,16 +69,16 @@ def improvement(a: Tasks, b: Tasks) -> Interval:
 
 
 def reciprocal_ranks(means: np.ndarray) -> np.ndarray:
-  """Return the mean reciprocal rank of each row, [R], from the means of rows in tasks [R,T]; equal
-  means share the best of their ranks.
+  """Return the mean reciprocal rank of each row, [R], from the means of rows in tasks [R,T];
+  ties share the better rank.
   """
   ranks = 1 + (means[None] > means[:, None]).sum(axis=1)
   return (1 / ranks).mean(axis=1)
 
 
 def rank_correlation(a: Tasks, b: Tasks) -> Interval | None:
-  """Return Spearman's ρ of the means of rows under two conditions, each row with an array of its
-  seeds in both; None if the rows of a condition are all equal, or fewer than three.
+  """Return Spearman's ρ between the means of rows under two conditions, given the seeds of each
+  row; None for fewer than three rows, or equal ones.
 
   Its interval is over other seeds, by a bootstrap of each row apart. Draws in which all rows of a
   condition are equal are left out.

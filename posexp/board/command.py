@@ -61,7 +61,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def leaderboard(args: argparse.Namespace) -> None:
-  """Do what was asked for.
+  """Train rows, verify an entry or draw the tables, as the command line asks.
 
   Raises:
     UserError: an option is wrong, an entry is refused, or runs of a row have failed.
@@ -99,7 +99,7 @@ def place_of(args: argparse.Namespace) -> Path:
 
 
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
-  """Train rows one after another, and write the file of each, whatever has been finished of it."""
+  """Train rows one after another, and write the file of each with the runs that have finished."""
   from posexp.board import rows, trust
   from posexp.board.standings import ANCHORS, of_folder
   from posexp.sweeps.sweep import DONE
@@ -153,7 +153,9 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
 
 
 def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
-  """Return the rows that are asked for; UserError if one cannot be, or not in this folder."""
+  """Return the rows that were asked for; raise UserError for one that cannot be, or not in this
+  folder.
+  """
   from posexp.board import rows
 
   own = [o for o in args.overrides if o.key_or_group != "encoding"]
@@ -194,7 +196,7 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
 
 
 def verify(args: argparse.Namespace, suite: Suite) -> None:
-  """Print what holds of an entry; UserError if it is refused."""
+  """Print the checks that an entry passes; raise UserError if it is refused."""
   from posexp.board import verification
 
   given = [f"--{name}" for name in ("quick", "columns", "name") if getattr(args, name)]

@@ -113,7 +113,7 @@ class Row:
 
 
 def default_of(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the value that the main option of an encoding has without tuning, by its full key."""
+  """Return the main option of an encoding with its value before tuning: {"rpr.k": 16}."""
   if (other := alternative_of(config["encoding"])) is None:
     return {}
   return {other[0]: config[config["encoding"]][other[0].partition(".")[2]]}
@@ -134,7 +134,7 @@ def planned(
 
 
 class Remaining(Sweep):
-  """The runs of a row, of which it is said how many are left and about how long these take."""
+  """The runs of a row, with how many are left and about how long these take."""
 
   def __init__(self, columns: Mapping[str, list[Member]], suite: Suite):
     members = list(itertools.chain(*columns.values()))
@@ -162,7 +162,9 @@ class Remaining(Sweep):
 
 
 def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., Any]:
-  """Return what trains so many runs: by default as many at once as there are cores or devices."""
+  """Return the function that trains so many runs: by default as many at once as there are cores
+  or devices.
+  """
   lines = [*overrides]
   if not any(line.startswith(("workers=", "hydra/launcher=")) for line in lines):
     bound = devices("auto", count)
@@ -223,7 +225,7 @@ def write_row(
 
 
 def about_row(file: Path) -> dict[str, Any]:
-  """Return what the file of a row says of it; UserError if it says nothing, or no such thing."""
+  """Return the metadata of a row's file; raise UserError if it has none, or damaged ones."""
   import pyarrow
   from pyarrow import parquet
 

@@ -45,7 +45,7 @@ class Cell:
 
   @functools.cached_property
   def worth(self) -> np.ndarray:
-    """What the score of each seed is worth, float [seeds]."""
+    """The worth of the score of each seed, float [seeds]."""
     return np.array([*map(self.column.sides[self.side].worth, self.values.values())])
 
   @functools.cached_property
@@ -54,7 +54,7 @@ class Cell:
 
   @property
   def learned(self) -> int:
-    """How many runs have learned the task, where a task asks for that."""
+    """The number of runs that have learned the task, where the task has a gate."""
     return sum(run.learned("beyond") is not False for run in self.runs)
 
   @property
@@ -230,7 +230,7 @@ class Board:
     return found
 
   def told(self, name: str) -> list[tuple[Column, str]]:
-    """Return where a row is told apart from `rope`."""
+    """Return the columns in which a row is told apart from `rope`."""
     found = ((c, s, self.differences(c, s).get(name)) for c, s in self.columns)
     return [(c, s) for c, s, each in found if each and each.holm is not None and each.holm < LEVEL]
 
@@ -256,7 +256,9 @@ class Board:
     )
 
   def cost(self, row: Standing, key: str) -> float | None:
-    """Return what a row costs in terms of `none`, on one processor: the median over columns."""
+    """Return the cost of a row as a multiple of that of `none`, on one processor: the median
+    over columns.
+    """
     none = self.anchor("none")
     own, base = (each.costs(key) if each else {} for each in (row, none))
     ratios = [own[place] / base[place] for place in own if base.get(place)]

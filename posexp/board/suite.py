@@ -42,7 +42,7 @@ class Side(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Column:
-  """A need of a user, and the task that stands for it."""
+  """A need of users, and the task that stands for it."""
 
   name: str
   need: str
@@ -59,7 +59,7 @@ class Column:
 
   @functools.cached_property
   def digest(self) -> str:
-    """Twelve hexadecimal digits, other ones if anything changes that a score depends on."""
+    """Twelve hexadecimal digits, which change with anything that a score depends on."""
     parts = [self.options, self.learning_rate, self.within, self.beyond, self.examples, self.budget]
     return storage.digest(*parts)[:12]
 

@@ -30,7 +30,7 @@ def shown(cell: Cell | None, mark: str = "") -> str:
 
 
 def _few(cell: Cell) -> str:
-  """Return how many seeds learned if not all did, which says that a mean has anchors in it."""
+  """Return how many seeds learned if not all did; the mean then holds anchors for the others."""
   return f" [{cell.learned}/{len(cell.runs)}]" if cell.learned < len(cell.runs) else ""
 
 
@@ -92,7 +92,9 @@ def means(board: Board) -> Table:
 
 
 def matters(board: Board) -> Table:
-  """Return for each column by how much encodings matter in it, and what it can tell."""
+  """Return by how much encodings matter in each column, and the smallest difference that it can
+  tell.
+  """
   heads = ["column", "need", "side", "best", "its score", *ANCHORS, "best − rope", "best − none"]
   heads += ["least detectable", "median SD", "told apart from rope", "mean reach of the best"]
   rows = []
@@ -124,7 +126,7 @@ def tuning(board: Board) -> Table:
 
 
 def agreement(board: Board, variants: Sequence[Board]) -> Section:
-  """Return whether variants of a suite, with other models, rank the rows of a board alike."""
+  """Return whether variants of a suite, with other models, rank rows as the suite does."""
   heads = ["variant", "column", "side", "rows", "rank correlation"]
   heads += [f"best in suite {board.suite.name}", "best in the variant"]
   rows = []

@@ -134,8 +134,8 @@ def _check_scores(
 def agrees(
   value: float | None, others: Sequence[float], column: Column, side: str, tests: int = 1
 ) -> bool:
-  """Return whether a score may be of the distribution of others: whether it lies in the interval
-  in which one more would be expected, or hardly outside.
+  """Return whether a score may come from the distribution of others: whether it lies in their
+  prediction interval, or hardly outside.
   """
   found, n = estimate(others), len(others)
   error = (found.sd or 0.0) * math.sqrt(1 + 1 / n)

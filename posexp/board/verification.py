@@ -73,7 +73,7 @@ def verify(
 
 @contextlib.contextmanager
 def _saying(where: str) -> Iterator[None]:
-  """Put before an error where it is."""
+  """Begin the messages of errors with the place where they occur."""
   try:
     yield
   except UserError as error:
@@ -167,7 +167,7 @@ def train_again(
 
 
 def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Iterator[str]:
-  """Yield how the scores of a result agree with what it has when it is trained again.
+  """Yield how the scores of a result agree with those of the run that was trained again.
 
   On another processor, where the last digits differ, it must lie in the distribution of the seeds
   `alike`.

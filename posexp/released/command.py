@@ -90,7 +90,7 @@ def export(args: argparse.Namespace) -> list[Path]:
 
 
 def card(run: Run, read: str = "") -> str:
-  """Return what is said of a run: its task, data, encoding, versions and results, in Markdown.
+  """Return a model card in Markdown: task, data, encoding, versions and results of a run.
 
   `read` says which tokens' logits are those of a class, in a classifier.
   """

@@ -45,7 +45,7 @@ Difference = tuple[str, str]  # an option of the model as typed, and that of an 
 
 
 class Tokens(NamedTuple):
-  """What a folder says of tokens."""
+  """The part of a folder that is about tokens."""
 
   tokenizer: str | None  # its JSON
   names: Options  # of special tokens
@@ -72,7 +72,7 @@ class Exported(NamedTuple):
 
   @property
   def layers(self) -> list[Layer]:
-    """What layers have of positions, in the words of transformers.
+    """The layers' positions, in the words of transformers.
 
     The limits of Llama 3 stand in numbers, and planes are halves: see `_in_halves`.
     """
@@ -200,7 +200,7 @@ def _option(name: str, ours: Any, theirs: Any) -> Difference:
 
 
 def _said(size: Size, name: str, headless: bool = False) -> Any:
-  """Return what an option says, in one of the ways in which it can be said."""
+  """Return an option as text, in one of its equivalent forms."""
   if name == "bias":  # a tied head has none
     return {*biased(size.bias)} - ({"head"} if size.tie_embeddings or headless else set())
   ways = {"num_kv_heads": size.kv_heads, "head_dim": size.width_of_head}
@@ -218,7 +218,7 @@ def _explicit(layer: Layer) -> Layer:
 
 
 def _of_layer(number: int, ours: Layer, theirs: Layer) -> list[Difference]:
-  """Return in what a layer differs from the one that an architecture has there."""
+  """Return the differences between a layer and the architecture's."""
   one, other = (name_of(each.encoding) for each in (ours, theirs))
   if one != other:
     return [(f"encoding={one} in layer {number}", f"encoding={other} there")]
@@ -233,7 +233,7 @@ def _of_layer(number: int, ours: Layer, theirs: Layer) -> list[Difference]:
 
 
 def _config(family: Family, model: Exported) -> Options:
-  """Return the config of a family that is nearest to a model: its rows, read the other way."""
+  """Return the config of a family that is nearest to a model, from the rows of families.yaml."""
   size, layers, keys = model.size, model.layers, family.keys
   # Some families have a number of padding by default that is beyond a small vocabulary.
   config: Options = {"model_type": family.name, "architectures": [family.architecture]}

@@ -76,7 +76,7 @@ class Meter:
     self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
 
   def next(self, batches: Iterator[tuple[Batch, int]], state: State) -> tuple[Batch, int]:
-    """Return the next batch and its tokens; counts the wait if devices have finished all steps."""
+    """Return the next batch and its tokens; count the wait if devices have finished all steps."""
     since = time.perf_counter()
     found = next(batches)
     if state.step.is_ready():

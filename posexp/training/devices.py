@@ -89,7 +89,7 @@ def keep_freed_memory() -> None:
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:
-  """Raise UserError if a device has fewer bytes of memory than `what` needs."""
+  """Raise UserError if a device has less memory than `what` needs."""
   limit = memory()
   if need > limit:
     raise UserError(
@@ -100,7 +100,9 @@ def check_memory(need: int, what: str, way_out: str) -> None:
 
 @functools.cache
 def memory() -> int:
-  """Return a device's memory in bytes; for a CPU the machine's, or the control group's limit."""
+  """Return a device's memory in bytes; for a CPU that of the machine, or the control group's
+  limit.
+  """
   counted = jax.local_devices()[0].memory_stats() or {}
   if "bytes_limit" in counted:
     return counted["bytes_limit"]

@@ -93,7 +93,7 @@ class Snapshot(NamedTuple):
     return self.finite(gathered(found()))
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
-    """Return what was found; NotFinite where a number is not finite, for it is no result."""
+    """Return the outputs; raise NotFinite where a number of them is not finite."""
     for name, column in found.items():
       wrong = ~np.isfinite(column).reshape(len(column), -1).all(1)
       if wrong.any():
@@ -109,7 +109,7 @@ class Snapshot(NamedTuple):
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
-  """Return the results of batches, less those of their padded rows, in the order of the data.
+  """Return the results of batches without those of padding, in the order of the data.
 
   Rows that are narrower than those of other batches are filled up with 0.
   """
@@ -121,7 +121,7 @@ def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
 
 
 def joined(arrays: list[np.ndarray]) -> np.ndarray:
-  """Return arrays [B,...] one after another, as wide as the widest in every other dimension."""
+  """Join arrays [B,...] along their first dimension, padded to the widest in every other one."""
   widest = np.max([each.shape[1:] for each in arrays], axis=0).astype(int)
 
   def filled(array: np.ndarray) -> np.ndarray:

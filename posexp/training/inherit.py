@@ -88,14 +88,14 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
 
 
 def of_parent(folder: Path) -> dict[str, Any]:
-  """Return what the summary of a run has of its parent; nothing for a run without one."""
+  """Return the part of the summary that tells of the parent; nothing for a run without one."""
   found = reading.parse(reading.read(folder / NOTES) or b"{}")
   costs = {key: found.pop(key) for key in ("parent_steps", "time/parent_seconds") if key in found}
   return costs | ({"parent": found} if found else {})
 
 
 def _before(parent: Run) -> dict[str, Any]:
-  """Return the best scores of a parent, and what it and all of its ancestors cost."""
+  """Return the best scores of a parent, and the costs of it and all of its ancestors."""
   summary = parent.summary
   return {
     "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
@@ -133,7 +133,7 @@ def keep_tokens(setup: Setup, folder: Path) -> None:
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-  """Return the options of the model and the encoding in which the configs differ, in words."""
+  """Return in words the options of the model and the encoding in which two configs differ."""
   sections = ["model"] + [here["encoding"]] * (there["encoding"] == here["encoding"])
   found = [
     f"{section}.{key}={show((there.get(section) or {}).get(key))}"

@@ -126,7 +126,7 @@ class Loaded(nnx.Module):
     return {number: each.of_length(length()) for number, each in follow.items()}
 
   def tensors(self, params: Any = None) -> dict[str, np.ndarray]:
-    """Return the parameters, or gradients like them, by the names and shapes of the file.
+    """Return the parameters, or gradients shaped like them, by the names and shapes of the file.
 
     Raises:
       ValueError: the model is that of a run, which has no such file.
@@ -138,7 +138,9 @@ class Loaded(nnx.Module):
 
 
 def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = True) -> Array:
-  """Return whole numbers; ValueError unless those of `real` slots are from `least` below `end`."""
+  """Return whole numbers; raise ValueError unless those of `real` slots are from `least` below
+  `end`.
+  """
   if isinstance(given, jax.core.Tracer):
     return given
   found = np.asarray(given)  # before JAX cuts them to 32 bits

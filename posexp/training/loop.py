@@ -43,7 +43,7 @@ Shapes = list[dict[str, jax.ShapeDtypeStruct]]  # of batches, each once
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What belongs to the training of one run."""
+  """The parts of the training of one run."""
 
   run: RunWriter
   setup: Setup
@@ -177,7 +177,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
 
 
 def begun(job: Job) -> State:
-  """Return the state of the newest checkpoint; or a new one, which is that of step 0.
+  """Return the state of the newest checkpoint, or a new one for step 0.
 
   A run that starts from another one is evaluated there, and may turn out to be best there.
   """
@@ -275,7 +275,7 @@ START = f"the model overflows with the weights that it starts from; {LOOK}"
 
 
 def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
-  """Return the metrics; NotFinite if one is not finite, for it is no result."""
+  """Return the metrics; raise NotFinite if one is not finite."""
   for name, value in metrics.items():
     if isinstance(value, Real) and not math.isfinite(value):
       raise NotFinite(
@@ -285,7 +285,7 @@ def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def not_finite(step: int) -> NotFinite:
-  """Return the error for a loss that no training comes back from."""
+  """Return the error for a loss from which training does not recover."""
   if step == 1:  # no weight has changed yet
     return NotFinite(f"the loss is not finite at step 1, before any option of train acts: {START}")
   return NotFinite(
@@ -321,9 +321,9 @@ class Rhythm(NamedTuple):
     return step % self.evaluate_every == 0 or step == self.steps
 
   def logs(self, step: int) -> bool:
-    """Return whether there is a row, as each evaluation has one."""
+    """Return whether a step logs a row, as each evaluation does."""
     return step % self.log_every == 0 or self.evaluates(step)
 
   def rows(self, until: int) -> dict[int, bool]:
-    """Return the steps that have a row, up to one, and whether it is that of an evaluation."""
+    """Return the steps up to one that have a row, and whether it is that of an evaluation."""
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}

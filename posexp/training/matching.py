@@ -32,7 +32,7 @@ TOLERANCE = 0.01  # largest relative distance of a matched count from the refere
 
 
 def on_cpu() -> Mesh:
-  """Return the CPU alone: only there does JAX count a program's operations before compiling it.
+  """Return a mesh of the CPU alone, where JAX can count a program's operations before compiling it.
 
   Raises:
     UserError: JAX was told to leave the CPU out.
@@ -48,7 +48,7 @@ def on_cpu() -> Mesh:
 
 
 def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
-  """Return `parameters`, and `flops`: operations of a forward pass per each of `length` tokens.
+  """Return the `parameters` of a model, and the `flops` of a forward pass per token.
 
   `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
   program before it is optimized: an addition and a multiplication are one each, and zeros that are
@@ -147,7 +147,9 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
 
 
 def closest(at: Callable[[int], float], goal: float, step: int) -> int:
-  """Return the multiple of `step` at which a count that grows with the width comes near a goal."""
+  """Return the multiple of `step` at which a count that grows with the width is nearest to a
+  goal.
+  """
   # Both counts are linear in the width of a Transformer, and nearly linear in that of others.
   slope = (at(3 * step) - at(step)) / (2 * step)
   width = step * max(1, round((goal - at(step)) / (slope * step)) + 1)

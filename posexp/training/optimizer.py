@@ -90,13 +90,15 @@ class Training:
 
 
 def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
-  """Return the function of optax, or of a plugin, with this name."""
+  """Return the function of this name, of optax or of a plugin."""
   own = plugins.table("optimizer", {})
   return own.get(name) or getattr(optax, name, None) or getattr(optax.contrib, name)
 
 
 def _decay(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, Any]:
-  """Return the arguments for weight decay; none if the optimizer cannot choose the weights."""
+  """Return the arguments for weight decay; none if the optimizer cannot restrict it to some
+  weights.
+  """
 
   def mask(params: Any) -> Any:
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")

@@ -293,7 +293,7 @@ def fetch(arrays: Any) -> Any:
 
 
 class StopFlag:
-  """A number that any process may raise above 0, read by all processes at the same step."""
+  """A request to stop that any process may raise, and that all processes read at the same step."""
 
   def __init__(self):
     self._pending: collections.deque[Any] = collections.deque()

@@ -109,7 +109,7 @@ def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int =
 
 
 def open_beside(path: Path | str, data: Data, mesh: Mesh) -> TrainedModel:
-  """Open a finished run for data of its task that are at hand, on some devices.
+  """Open a finished run with data of its task that are at hand, on some devices.
 
   Raises:
     UserError: there is no run, or its checkpoint is lost or damaged.
@@ -133,7 +133,9 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
 def _described(
   path: Path | str, moved: Mapping[str, Any], kind: type = object, needed: str = ""
 ) -> tuple[Run, Setup]:
-  """Return a run and its setup; UserError unless it has a checkpoint and its task is a `kind`."""
+  """Return a run and its setup; raise UserError unless it has a checkpoint and a task of this
+  `kind`.
+  """
   run = read_run(path)
   for key, value in moved.items():
     section, _, option = key.partition(".")
@@ -195,7 +197,7 @@ def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
 
 
 def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedModel:
-  """Return the same weights with other options by their full names: {"rope.scaling": "ntk", …}.
+  """Return the same weights in a model with other options: {"rope.scaling": "ntk", ...}.
 
   Any option of the encoding will do with which the model has the same parameters, and those of the
   model in OF_MODEL. The carry is empty, and is made anew where the model is asked.

@@ -47,7 +47,9 @@ class Setup(NamedTuple):
 
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
-    """Raise UserError for options that do not exist or do not suit, by their full names."""
+    """Return the setup of a config; raise UserError for options that do not exist or do not
+    suit.
+    """
     if isinstance(init := config.get("init"), str) and parents.is_command(init):
       config = {**config, "init": _trained_by(init, config["runs"])}
     if isinstance(init, str) and (released := source(init)) is not None:
@@ -179,7 +181,7 @@ class Setup(NamedTuple):
 
 @functools.cache
 def _trained_by(line: str, runs: str) -> str:
-  """Return the folder of the runs that the options of a command line train, a run a seed.
+  """Return the folder of the runs, one a seed, that the options of a command line have trained.
 
   Raises:
     UserError: the options are wrong, or no such run has begun.
@@ -223,6 +225,6 @@ def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, A
 
 
 def _same(given: Any, read: Any) -> Any:
-  """Return the given value if it equals the one that was read, as 1 does 1.0; else the latter."""
+  """Return the given value if it equals the one that was read, as 1 equals 1.0; else the latter."""
   read = list(read) if isinstance(read, tuple) else read
   return given if given == read else read

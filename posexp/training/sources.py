@@ -81,5 +81,7 @@ def source(name: Any) -> Source | None:
 
 
 def path_of(parameter: str) -> str:
-  """Return the path of a parameter in all models: words have one, whatever stands beside them."""
+  """Return a parameter's path as it is in every model, whatever stands beside the table of
+  words.
+  """
   return parameter.replace("/embed/words/", "/embed/")
