@@ -28,7 +28,7 @@ from typing import Any
 from posexp import reading
 from posexp.config import show_options
 from posexp.config.arguments import Parser, command
-from posexp.errors import UserError, near
+from posexp.errors import UserError, check_installed, near
 from posexp.runs import Run, read_run
 
 SPLITS = ("test/", "validation/")
@@ -60,6 +60,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   from posexp.training.devices import prepare
   from posexp.training.restore import open_alone, open_trained
 
+  check_installed("posexp.export", "released", "safetensors")
   prepare()
   why = "posexp.export writes language models and classifiers of texts"
   decoder = str(args.run).startswith(PREFIX)

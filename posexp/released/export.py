@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flax import nnx
-from safetensors.numpy import save
 
 from posexp.config.checks import show
 from posexp.data.library import opened
@@ -86,6 +85,8 @@ def export(model: Exported, folder: Path, card: str) -> list[Path]:
     UserError: no architecture is the model's; the message says which option stands in the way. Or
       the folder cannot be written.
   """
+  from safetensors.numpy import save
+
   family, config = config_of(model)
   found, tokens = _tensors(model, family), model.tokens
   ends = [*tokens.ends]

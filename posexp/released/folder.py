@@ -17,10 +17,9 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy then knows bfloat16)
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from posexp import reading
-from posexp.errors import UserError
+from posexp.errors import UserError, check_installed
 from posexp.released import PREFIX
 from posexp.status import doing
 
@@ -111,6 +110,8 @@ class Folder:
     """
     self.dtype(name)
     path = self._paths[self._files[name]]
+    from safetensors import safe_open
+
     with safe_open(path, framework="numpy") as file:  # what stays open keeps its pages in memory
       return file.get_tensor(name)
 
@@ -164,6 +165,8 @@ class Folder:
 
   def _file(self, file: str) -> Any:
     """Return a file of weights, open, of which the header alone is read."""
+    from safetensors import SafetensorError, safe_open
+
     if file not in self._open:
       path = self.path / file
       if self.hub:
@@ -213,6 +216,7 @@ def open_folder(name: str) -> Folder:
   """
   name = name.removeprefix(PREFIX)
   shown, path = PREFIX + name, Path(name).expanduser()
+  check_installed(shown, "released", "safetensors")
   if path.is_dir():
     return Folder(shown, path)
   repository, _, revision = name.partition("@")
