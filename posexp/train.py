@@ -6,6 +6,7 @@ import contextlib
 import gc
 import logging
 import os
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ def main() -> None:
   from posexp.config.arguments import flush_output
   from posexp.sweeps.launch import launch
 
-  status = launch(train, means)
+  try:
+    status = launch(train, means)
+  except Exception:
+    traceback.print_exc()
+    status = 1
   doing("")
-  if status:  # the interpreter would wait for all that threads still compile
+  if status:  # the interpreter would wait for what threads still compile, and for other processes
     logging.shutdown()
     with contextlib.suppress(OSError):
       flush_output()
@@ -51,7 +56,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
 
-  with plugins.explained(config):
+  with plugins.explained(config), processes.explained():
     begun = costs.job_begins()
     devices.prepare()
     setup = Setup.of(config)

@@ -11,20 +11,16 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import dataclasses
 import logging
 import math
 import os
 import re
-import select
-import socket
-import subprocess
-import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any
 
 from posexp.errors import UserError
 
@@ -32,21 +28,14 @@ log = logging.getLogger("posexp")
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 SHOWN = 4  # ranks in a message
-CONNECTING, SOON, GRACE = 10.0, 0.5, 1.0  # seconds
-# The process in which the others meet. It outlives the main process a little where that is killed:
-# JAX aborts, with a trace, in each process that no longer reaches it.
-SERVICE = f"""
-import sys, time
-from jax._src.lib import _jax
-service = _jax.get_distributed_runtime_service(sys.argv[1], int(sys.argv[2]))
-if sys.stdin.readline():  # all have met
-  sys.stdin.read()
-  time.sleep({2 * GRACE})
-"""
+SOON = 0.5  # seconds in which processes connect that are all there
+HEARTBEAT = 20  # seconds without a sign of life, after which JAX ends all processes
+COLLECTIVES = re.compile("Gloo|NCCL")  # the libraries that speak in an error of theirs
 LATE = 3  # steps before a stop flag is read, so that no process waits for another
 
 
-class ProcessInfo(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ProcessInfo:
   """One of the processes that train a run."""
 
   rank: int = 0  # 0 is the main process
@@ -62,8 +51,6 @@ class ProcessInfo(NamedTuple):
 
 
 _joined = ProcessInfo()  # this process, once it is connected to the others
-_partners: list[socket.socket] = []  # to the main process, or in this one to the others
-_service: subprocess.Popen | None = None  # of the main process
 
 
 def process_info() -> ProcessInfo:
@@ -112,40 +99,24 @@ def join(identity: Any, timeout: float) -> None:
   info = process_info()
   if info.count == 1:
     return
-  listening = None
   if not _several():
     _connect(info, timeout)
-    if info.rank == 0:
-      listening = socket.create_server((_interface(info), 0), backlog=info.count)
-  port = listening.getsockname()[1] if listening else 0
-  asked = _gathered([zlib.crc32(repr(identity).encode()), port]).reshape(info.count, 2)
-  if port or (info.rank and not _partners):
-    ranks = _partnered(info, listening, int(asked[0, 1]))
-    threading.Thread(target=_watch, args=(ranks, info.count), daemon=True).start()
-  if len({*asked[:, 0].tolist()}) > 1:
+  if len({*_gathered([zlib.crc32(repr(identity).encode())]).tolist()}) > 1:
     raise UserError(
       f"{info.count} processes were started together for different runs; distributed=off lets "
       "each train its own"
     )
 
 
-def _interface(info: ProcessInfo) -> str:
-  """Return where the main process listens: to this machine alone, or "" for the whole network."""
-  return "127.0.0.1" * info.address.startswith(("127.0.0.1:", "localhost:"))
-
-
 def _connect(info: ProcessInfo, timeout: float) -> None:
   """Connect to the others in a thread, so that a signal ends this process while it waits."""
   import jax
 
-  global _joined, _service
+  global _joined
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+  host, _, port = info.address.rpartition(":")
+  here = "127.0.0.1" if host in ("127.0.0.1", "localhost") else "[::]"
   connected: futures.Future[None] = futures.Future()
-  if info.rank == 0:
-    place = f"{_interface(info) or '[::]'}:{info.address.rpartition(':')[2]}"
-    command = [sys.executable, "-c", SERVICE, place, str(info.count)]
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    _service = subprocess.Popen(command, stdin=pipe, stderr=null, start_new_session=True)
 
   def initialize() -> None:
     try:
@@ -155,7 +126,8 @@ def _connect(info: ProcessInfo, timeout: float) -> None:
         info.rank,
         cluster_detection_method="deactivate",
         initialization_timeout=math.ceil(timeout) + 60,  # at which JAX would abort with a trace
-        coordinator_bind_address="127.0.0.1:0",  # of a service that nobody asks
+        heartbeat_timeout_seconds=HEARTBEAT,
+        coordinator_bind_address=f"{here}:{port}",
       )
       connected.set_result(None)
     except Exception as error:
@@ -163,89 +135,46 @@ def _connect(info: ProcessInfo, timeout: float) -> None:
 
   threading.Thread(target=initialize, daemon=True).start()
   who = f"process {info.rank} of {info.count}"
-  ends, said = time.monotonic() + timeout, False
-  while not futures.wait([connected], SOON).done:
-    if _service and _service.poll():
-      raise UserError(f"{who} cannot listen at {info.address}: is it another machine's?")
-    if not said:
-      log.info("%s waits for %s at %s", who, info.others, info.address)
-      said = True
-    if time.monotonic() > ends:
+  if not futures.wait([connected], SOON).done:
+    log.info("%s waits for %s at %s", who, info.others, info.address)
+    if not futures.wait([connected], timeout).done:
       raise UserError(
         f"{who} waited {timeout:g} s (distributed_timeout) for {info.others} at {info.address}: "
         "start them all within that time, with the same command"
       )
   if error := connected.exception():
     raise UserError(
-      f"{who} does not find the others at {info.address} ({str(error).partition(chr(10))[0]})"
+      f"{who} cannot meet {info.others} at {info.address}: {str(error).partition(chr(10))[0]}"
     ) from error
   if info.rank:
     log.addFilter(lambda record: record.levelno >= logging.ERROR)  # the main process logs the rest
-  sys.excepthook = _leave
   _joined = info
-  if _service:
-    _service.stdin.write(b"\n")
-    _service.stdin.flush()
-
-
-def _partnered(
-  info: ProcessInfo, listening: socket.socket | None, port: int
-) -> dict[socket.socket, int]:
-  """Connect the main process, which is `listening`, to each of the others, at its `port`.
-
-  Returns the ranks of the processes that this one is connected to: none where that is not possible.
-  JAX then notices a loss by itself, after a minute or two.
-  """
-  ranks: dict[socket.socket, int] = {}
-  with contextlib.suppress(OSError):
-    if listening:
-      listening.settimeout(CONNECTING)
-      while len(ranks) < info.count - 1:
-        one, _ = listening.accept()
-        ranks[one] = int.from_bytes(one.recv(4))
-    else:
-      one = socket.create_connection((info.address.rpartition(":")[0], port), CONNECTING)
-      one.settimeout(None)
-      one.sendall(info.rank.to_bytes(4))
-      ranks[one] = 0
-  _partners.extend(ranks)
   atexit.register(part)
-  return ranks
-
-
-def _watch(ranks: dict[socket.socket, int], count: int) -> None:
-  """End this process with a sentence when a partner is gone; JAX would wait, and then abort."""
-  while ranks:
-    for one in select.select([*ranks], [], [])[0]:
-      with contextlib.suppress(OSError):
-        if one.recv(1):
-          del ranks[one]  # it parts
-          continue
-      time.sleep(GRACE)  # this process may be about to end, and to say why
-      why = (
-        f"process {ranks[one]} of {count} has ended; the same command goes on from what is saved"
-      )
-      print(f"posexp: error: {why}", file=sys.stderr, flush=True)
-      os._exit(1)
 
 
 def part() -> None:
-  """Tell the other processes that this one ends because all of them do."""
-  for one in _partners:
-    with contextlib.suppress(OSError):
-      one.send(b".")
+  """Wait until all processes have come to their end, which is then no loss of one."""
+  import jax
+
+  if _several():
+    jax.distributed.shutdown()
 
 
-def _leave(*error: Any) -> None:
-  """Print an exception and exit; else this process and the others would wait forever.
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+  """Say in a sentence where the block ends because another process has.
 
-  If it came of another process's end, `_watch` says so instead.
+  Where no operation fails by it, JAX ends this process itself after `HEARTBEAT` seconds.
   """
-  time.sleep(2 * GRACE)
-  sys.__excepthook__(*error)
-  sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(1)
+  try:
+    yield
+  except Exception as error:  # of a class that depends on the operation
+    if not COLLECTIVES.search(str(error)):
+      raise
+    raise UserError(
+      f"process {_joined.rank} of {_joined.count}: another one has ended; the same command goes on "
+      "from what is saved"
+    ) from error
 
 
 def _several() -> bool:
