@@ -39,7 +39,7 @@ class ProcessInfo:
   """One of the processes that train a run."""
 
   rank: int = 0  # 0 is the main process
-  count: int = 1  # type: ignore[assignment]  # of a tuple
+  count: int = 1
   address: str | None = None  # host:port of the main process, if there are several
 
   @property
