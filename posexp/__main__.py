@@ -68,7 +68,7 @@ def print_commands(others: dict) -> None:
   print("usage: python -m posexp COMMAND ...; COMMAND --help says more\n")
   for name, text in said.items():
     first = " ".join(text.partition("\n\n")[0].split())
-    print(f"  {name:<10} {first.partition(':')[0].rstrip('.')}".rstrip())
+    print(f"  {name:<12} {first.partition(':')[0].rstrip('.')}".rstrip())
 
 
 def print_plugins() -> None:

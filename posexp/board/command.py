@@ -211,7 +211,10 @@ def verify(args: argparse.Namespace, suite: Suite) -> None:
 
 
 def main() -> None:
-  """Run the command line; a job of a launcher's, which types it again, trains its run."""
+  """Rank encodings by a suite of tasks: draw the tables, train a row, or verify an entry.
+
+  A job of a launcher's, which types the command line again, trains its run.
+  """
   from posexp.sweeps import supervise
 
   # Each run has one thread, so that no core waits and the last digits do not depend on their count.

@@ -183,6 +183,7 @@ def command(
       sys.stdout.reconfigure(encoding="utf-8")
     run(lambda argv: work(arguments(argv)), first)
 
+  main.__doc__ = sys.modules[work.__module__].__doc__  # which `python -m posexp` lists
   return main
 
 

@@ -291,7 +291,7 @@ def test_a_file_brings_an_optimizer_commands_and_configs(tmp_path):
   assert says("hello", "plugins=mine.py") == (0, f"hello {len(ENCODINGS)}\n", "")
   said = "posexp: error: mine.py, line 16: NameError: name 'hallo' is not defined\n"
   assert says("wrong", "plugins=mine.py") == (2, "", said)
-  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py").out
+  assert "  hello        Say how many encodings there are\n" in says("plugins=mine.py").out
   listed = says("plugins", "plugins=mine.py").out
   assert re.findall(r"^(\w+) +(\w+) +mine\.py$", listed, re.MULTILINE) == [
     ("optimizer", "half"),
