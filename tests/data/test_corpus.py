@@ -324,26 +324,6 @@ def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given,
   assert not list((tmp_path / "cache").rglob("*.tmp"))  # nothing half done
 
 
-@pytest.mark.parametrize(
-  ("given", "message"),
-  [
-    ({}, "train must name a file of training text"),
-    ({"hub": "a/b"}, "train must name a split of the hub's data set"),
-    ({"train": "a.txt", "text": "x"}, "text must be null: only a table has columns"),
-    ({"train": "a.csv"}, "text must name the column of the text, as train is a table"),
-    ({"train": "a", "vocab_size": 300}, "vocab_size must be null for tokenizer=byte"),
-    (
-      {"train": "a", "vocab_size": 256, "tokenizer": "bpe"},
-      "from 257 to 10,000,000 for bpe, not 256",
-    ),
-    ({"train": "a", "vocab_size": 10**9, "tokenizer": "bpe"}, "from 257 to 10,000,000 for bpe"),
-  ],
-)
-def test_wrong_options_are_refused(given, message):
-  with pytest.raises(ValueError, match=message):
-    LanguageModeling(**given)
-
-
 def test_the_smallest_vocabulary_of_a_bpe_is_that_of_bytes():
   found = Vocabulary.opened(vocabulary.trained("bpe", [b"aaaa aaaa"], 257))
   assert found.size == 257

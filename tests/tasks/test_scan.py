@@ -144,18 +144,3 @@ def test_files_that_are_no_commands(tmp_path, text, message):
   name = str(tmp_path / "tasks.txt")
   with pytest.raises(UserError, match=message):
     Scan(train=name, test=name).prepare(None)
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"train": "a"}, "train and test must be set together"),
-    ({"train": "a", "test": "b", "split": "simple"}, "split has no effect with train and test"),
-    ({"split": "simple", "longest": 24}, "longest has no effect without split=length"),
-    ({"longest": 48}, "longest must be from 1 to 47, not 48"),
-    ({"split": "jump"}, "split must be one of simple, length, add_jump, add_turn_left, not 'jump'"),
-  ],
-)
-def test_options_that_do_not_suit(options, message):
-  with pytest.raises(ValueError, match=message):
-    Scan(**options)

@@ -172,8 +172,3 @@ def test_a_memory_is_refused_where_positions_are_part_of_what_it_holds(encoding)
     return
   with pytest.raises(ValueError, match=r"^memory=4 ((?!\. )[^\n])+at=attention((?!\. )[^\n])+$"):
     build()
-
-
-def test_heads_must_divide_the_width():
-  with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
-    Size(**SMALL | {"d_model": 30})
