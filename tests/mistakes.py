@@ -229,6 +229,10 @@ task=scan task.train=a => task.train and test must be set together, or neither f
 task=scan task.train=a task.test=b task.split=simple => task.split has no effect with train and tes
 task=scan task.split=simple task.longest=24 => task.longest has no effect without split=length
 task=scan task.split=jump => task.split must be one of simple, length, add_jump, add_turn_left, not
+task=copy task.distinct=true => task.kinds must be at least 100 for distinct symbols, not 8
+task=copy task.form=encoder => task.form=encoder gives one symbol, and the answer has 20
+task=tally task.shortest=9 task.longest=3 => task.shortest must be at most longest=3, not 9
+task=parity task.lengths=[5,5] => task.lengths must be numbers from 1 on, each larger
 task=language_modeling => task.train must name a file of training text
 task=language_modeling task.hub=a/b => task.train must name a split of the hub's data set
 TEXT task.text=x => task.text must be null: only a table has columns
