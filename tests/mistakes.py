@@ -1,4 +1,8 @@
-"""Command lines with a mistake and how the answer begins; MINE stands for a folder of configs."""
+"""Mistakes in what is typed, and how the answer begins.
+
+MISTAKES are command lines that are refused before a config is there; MINE stands for a folder of
+configs. OPTIONS are refused when the parts of a run are built from a config, before data are read.
+"""
 
 LONG, BRIEF = "x" * 5_000, f"{'x' * 100}…"  # as a value
 MISTAKES = [
@@ -116,4 +120,159 @@ MISTAKES = [
     "experiment=clip,clip_too: experiment takes one value; type a sweep for each",
   ),
   ("-m workers=2 hydra/launcher=slurm", "workers=2 are processes of this machine: drop it, or"),
+  ("seed=???", "seed is missing: set seed=..."),
+  ("seed=x", "seed=x: must be an integer"),
+  ("rerun=maybe", "rerun=maybe: must be true or false"),
+  ("runs=null", "runs=null: must be text"),
+  ("-m encoding=none,rpr workers=0", "workers must be auto or at least 1, not 0"),
+  ("-m encoding=none,rpr workers=all", "workers must be auto or at least 1, not all"),
+  ("-m encoding=none,rpr seed=0,-1 workers=2", "seed must be from 0 to 2147483647, not -1"),
+  ("-m encoding=none,rpr runs=", "runs must name a folder"),
+  ("-m plugins=a.py,b.py", "plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"),
+  ("tracker=foo", "tracker=foo: no such tracker (known: none, tensorboard, wandb)"),
+  ("tracker=[wandb,foo]", "tracker=foo: no such tracker"),
 ]  # fmt: skip
+
+OPTIONS = r"""
+encoding=rpr rpr.k=four => rpr.k=four: must be an integer
+encoding=rpr rpr.k=-1 => rpr.k must be at least 0, not -1
+encoding=rope rope.factor=2 => rope.factor has no effect without scaling
+encoding=rope rope.share=0.1 => rope.share=0.1 of a head's 32 channels must be even, as they turn
+encoding=rope rope.scaling=yarn => rope.trained_length must be given with scaling=yarn
+encoding=rope rope.beta_fast=2 => rope.beta_fast is for scaling=by_parts or scaling=yarn or scaling
+encoding=rope rope.scaling=llama3 rope.factor=4 rope.trained_length=8 rope.beta_slow=8 \
+ => rope.beta_fast=4 must be above rope.beta_slow=8
+encoding=rope rope.map=rerope rope.map_window=4 rope.map_group=2 \
+ => rope.map_group is for map=self_extend; leave it at null
+encoding=rope rope.map=dual_chunk rope.trained_length=8 rope.map_chunk=8 \
+ => rope.map_chunk must be below trained_length=8
+encoding=rope model.d_model=16 rope.scaling=longrope rope.factor=2 rope.trained_length=8 \
+ rope.short_factors=[1,1] rope.long_factors=[1] => rope.long_factors must have 2 numbers, one per
+encoding=rope model.head_dim=7 => rope.share=1 of a head's 7 channels must be even
+encoding=sinusoidal sinusoidal.at=attention sinusoidal.combine=product \
+ => sinusoidal.at=attention adds positions to queries and keys, so leave combine at sum
+encoding=sinusoidal model.d_model=15 model.num_heads=1 => model: sinusoids come in pairs of sine
+encoding=normalized normalized.at=attention => normalized.length must be given with at=attention
+encoding=normalized TEXT => normalized.length must be given where no token may look ahead
+encoding=learned model.memory=4 TEXT => model.memory=4 would give what the memory holds the same abs
+encoding=learned learned.length=2000000000 => model: 256,000,396,290 parameters (model.d_model=128
+encoding=binary binary.bits=17 model.d_model=16 => binary.bits=17 are more than the 16 channels of m
+encoding=alibi alibi.two_sided=divided model.d_model=9 model.num_heads=3 \
+ => alibi.two_sided=divided gives each side half the heads, but 3 is odd (model.d_model=9, model.nu
+encoding=deberta deberta.k=8 deberta.log_buckets=16 => deberta.log_buckets=16 must be less than twi
+encoding=t5 t5.buckets=32 t5.max_distance=16 => t5.max_distance must be above half of the buckets
+encoding=tupe tupe.buckets=32 tupe.max_distance=16 => tupe.max_distance must be above half of the b
+encoding=tupe tupe.untie_cls=true => tupe.untie_cls has no effect without task.cls
+encoding=rpr rpr.k=4 rpr.table=3 => rpr.table must be at least k=4, not 3
+encoding=complex complex.network=real complex.score=modulus => complex.network=real has no complex
+encoding=complex complex.order=false complex.wrap=4 => complex.order=false has no waves, so leave w
+encoding=complex complex.order=false complex.frequency_rate=0.1 => complex.order=false has no frequ
+encoding=complex model.d_ff=15 => model: features come in pairs here, so a width of 15 must be even
+encoding=split split.form=added split.norms=joint => split.form=added has one stream, so leave atte
+encoding=split split.form=position_only model.head_dim=12 => split makes queries and keys of positi
+encoding=split TEXT model.tie_embeddings=true => model.tie_embeddings needs a vector of model.d_mod
+encoding=split TEXT split.form=position_only model.logits_scale=2 => model.logits_scale=2 multiplie
+encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is a cpu alone
+encoding=rpr model.attention=fused => model.attention=fused needs an encoding that its kernels know
+encoding=rpr model.window=3 TEXT => model.window=3 is for encoders alone
+encoding=rpr model=cnn => rpr acts in attention, which model=cnn does not have; choose an encoding
+encoding=by_layer by_layer.pattern=[rpo] => by_layer.pattern has a part 'rpo': encoding=rpo: no suc
+encoding=by_layer 'by_layer.pattern=[rope bas=3]' => by_layer.pattern has a part 'rope bas=3': rope
+encoding=by_layer 'by_layer.pattern=[dape version=3]' => by_layer.pattern has a part 'dape version=
+encoding=by_layer 'by_layer.pattern=[rope base]' => by_layer.pattern cannot be read at 'base': writ
+encoding=by_layer 'by_layer.pattern=[rope name=3]' => by_layer.pattern has a part 'rope name=3': ro
+encoding=by_layer 'by_layer.pattern=[0 rope]' => by_layer.pattern has a part of 0 layers, which mus
+encoding=by_layer 'by_layer.pattern=[99999999999 rope]' => by_layer.pattern has a part of 999999999
+encoding=by_layer 'by_layer.pattern=[rope base=2 base=3]' => by_layer.pattern has base twice in 'ro
+encoding=by_layer 'by_layer.pattern=[rope window=0]' => by_layer.pattern has window=0, which must b
+encoding=by_layer by_layer.pattern=[by_layer] => by_layer.pattern has by_layer in it, which does no
+encoding=by_layer by_layer.pattern=[] => by_layer.pattern must have at least one layer
+encoding=by_layer by_layer.window=3 => by_layer.window has no effect without a window or a chunk in
+positions.kind=random => positions.kind must be one of consecutive, randomized, shifted, not 'rando
+positions.kind=shifted => positions.reach must be given where kind=shifted
+positions.kind=shifted positions.reach=0 => positions.reach must be from 1 to 262144, not 0
+positions.kind=shifted positions.reach=9 positions.evaluation=drawn => positions.evaluation must be
+positions.reach=9 => positions.reach is for positions=randomized and positions=shifted
+model.d_model=30 => model.d_model=30 is not divisible by num_heads=4
+model.d_model=65536 => model: 34,495,005,698 parameters (model.d_model=65536, model.d_ff=512, model
+model.num_kv_heads=8 => model.num_heads=4 is not divisible by num_kv_heads=8
+model.head_dim=65536 => model.num_heads=4 heads of head_dim=65536 are wider than 65536
+model.feed_forward=glu => model.feed_forward must be one of relu, gelu, gelu_tanh, silu, reglu, ge
+model.tie_embeddings=true => model.tie_embeddings is for models that write words; leave it at false
+model.logits_by=ssmax => model.logits_length must be given with logits_by=ssmax
+model.logits_growth=2 => model.logits_growth is for logits_by=llama4, ministral, beam, inkling
+model.match_to=rpr => model.match_to has no effect without match
+model.match=flops model.match_to=rprr => model.match_to=rprr: no such model.match_to; did you mean r
+model=cnn model.widths=[3,3] => model.widths must be different numbers from 1 to 64, not [3,3]
+model=fasttext model.match=flops => model.match=flops: fasttext has no width beside model.d_model th
+model=lstm task=multi30k encoding=none => model: model=lstm classifies and can do nothing else
+model=lstm task=parity encoding=none => model: model=lstm classifies and can do nothing else
+train.batch_size=0 => train.batch_size must be at least 1, not 0
+train.clip=0 => train.clip must be above 0, not 0
+train.label_smoothing=1 => train.label_smoothing must be from 0 to below 1, not 1
+train.schedule=cosin => train.schedule must be one of cosine, linear, rsqrt, constant, not 'cosin'
+train.warmup=1.5 => train.warmup=1.5: must be an integer
+train.steps=0 => train.steps=0 measures the weights of another run as they are: name that run
+train.optimizer_options={b3:1} => train.optimizer_options must be those of the optimizer: adamw tak
+train.optimizer_options={learning_rate:1} => train.optimizer_options must be those of the optimizer
+train.optimizer_options={b1:abc} => train.optimizer_options={b1:abc}: adamw says:
+train.optimizer_options={b1:[1,2]} => train.optimizer_options={b1:[1,2]}: adamw says:
+train.optimizer_options=3 => train.optimizer_options=3: must be a mapping or null
+task=numbers task.examples=10 => task.examples must be from 200 to 1000000, not 10
+task=numbers task.digits=10 => task.digits must be from 1 to places=9, not 10
+task=numbers task.places=16 => task.places must be from 1 to 15, not 16
+task=numbers task.beyond=[6,10] => task.beyond must hold counts above digits=5 and up to places=9, n
+task=numbers task.digits=1 task.beyond=[] => task.examples must be fewer: 14,900 of them would be n
+task=numbers task.years=0.5 task.dates=0.6 => task.dates must be at most 1 - years=0.5, not 0.6
+task=numbers task.vocab_size=2147483647 => task.vocab_size must be at most 10000000, not 2147483647
+task=scan task.train=a => task.train and test must be set together, or neither for those of split
+task=scan task.train=a task.test=b task.split=simple => task.split has no effect with train and tes
+task=scan task.split=simple task.longest=24 => task.longest has no effect without split=length
+task=scan task.split=jump => task.split must be one of simple, length, add_jump, add_turn_left, not
+task=copy task.distinct=true => task.kinds must be at least 100 for distinct symbols, not 8
+task=copy task.form=encoder => task.form=encoder gives one symbol, and the answer has 20
+task=tally task.shortest=9 task.longest=3 => task.shortest must be at most longest=3, not 9
+task=parity task.lengths=[5,5] => task.lengths must be numbers from 1 on, each larger
+task=language_modeling => task.train must name a file of training text
+task=language_modeling task.hub=a/b => task.train must name a split of the hub's data set
+TEXT task.text=x => task.text must be null: only a table has columns
+task=language_modeling task.train=a.csv => task.text must name the column of the text, as train is a
+TEXT task.vocab_size=300 => task.vocab_size must be null for tokenizer=byte, which has its own
+TEXT task.vocab_size=256 task.tokenizer=bpe => task.vocab_size must be from 257 to 10,000,000 for b
+CLASSES task.tokenizer=c => task.tokenizer must be one of auto, word, char, bpe, given, not 'c'
+CLASSES task.folds=10 => task.fold must be 0 to 9, not None
+CLASSES task.folds=10 task.fold=10 => task.fold must be 0 to 9, not 10
+CLASSES task.folds=1 task.fold=0 => task.folds must be at least 2, not 1
+CLASSES task.fold=1 => task.fold has no effect without folds
+CLASSES task.vocab_size=3 => task.vocab_size must be at least 4 for word, not 3
+CLASSES task.tokenizer=bpe task.vocab_size=100 => task.vocab_size must be at least 259 for bpe, not
+CLASSES task.max_length=1 task.cls=true => task.max_length must be at least 2, not 1
+CLASSES task.package=imdb => task.train must be null beside package=imdb
+CLASSES task.hub=a/b task.revision=main => task.revision must be a commit of the hub's data set
+CLASSES task.hub=a/b task.package=imdb => task.package and hub exclude each other: set one of them
+CLASSES task.name=x/y => task.name must be the name of a folder: up to 200 bytes, without / and line
+CLASSES task.name=.. => task.name must be the name of a folder
+CLASSES task.name='' => task.name must be the name of a folder
+task=text_classification => task.train must name a file of training examples
+task=text_classification task.package=yelp => task.package must be one of rotten_tomatoes, imdb, not
+PAIRS task.max_length=1 => task.max_length must be at least 2, a token and the end of the sentence
+PAIRS task.length_penalty=-1 => task.length_penalty must be at least 0
+PAIRS task.target=en => task.target must be another language than source=en
+PAIRS task.target= => task.target must be a name, not ''
+PAIRS task.vocab_size=100 => task.vocab_size must be at least 259, not 100
+PAIRS encoding=cope => model: cope is defined for causal attention only, not for an encoder
+PAIRS positions=randomized => model: a translation grows word by word, so set positions.evaluation=
+"""
+SHORT = {
+  "TEXT": "task=language_modeling task.train=a.txt",
+  "CLASSES": "task=text_classification task.train=a.csv",
+  "PAIRS": "task=translation task.train=a",
+}
+
+
+def options() -> list[tuple[str, str]]:
+  """The rows of OPTIONS: what is typed, and how the answer begins."""
+  rows = (line.split(" => ") for line in OPTIONS.strip().replace("\\\n", "").splitlines())
+  return [
+    (" ".join(SHORT.get(word, word) for word in typed.split(" ")), said) for typed, said in rows
+  ]

@@ -14,6 +14,9 @@ CONFIG = {
   "runs": "runs",
   "rerun": False,
 }
+# Six seeds each of a good group and of another.
+A = [0.91, 0.93, 0.90, 0.96, 0.94, 0.92]
+B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
 LOGGED = "2026-01-02 03:04:05,678 INFO step 20/20\n"
 
 
@@ -55,3 +58,10 @@ def sweep(root, groups, **more):
     for seed, score in seeded:
       write(root, encoding, seed, score, options=None if k is None else {"k": k}, **more)
   return root
+
+
+def report(*argv):
+  """Types a report, of which it returns the results."""
+  from posexp.report import arguments, report
+
+  return report(arguments(list(map(str, argv))))

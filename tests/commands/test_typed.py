@@ -6,41 +6,14 @@ import pytest
 
 from posexp.config.checks import as_typed
 from posexp.encodings import encoding
-from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.sampling import Sampling, check_drawn, draw
 from posexp.models.size import Size
-from posexp.models.transformer import Stack
 from posexp.training.evaluation import Snapshot
 from posexp.training.loop import check_finite, not_finite
 
 SMALL = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1}
-
-
-@pytest.mark.parametrize(
-  ("name", "options", "size", "names"),
-  [
-    ("binary", {"bits": 17}, {}, ["binary.bits=17", "model.d_model"]),
-    ("rope", {"share": 0.1}, {}, ["rope.share=0.1"]),
-    ("normalized", {}, {}, ["normalized.length must"]),
-    ("alibi", {"two_sided": "divided"}, {"num_heads": 1, "causal": False}, ["alibi.two_sided=div"]),
-    ("complex", {}, {"d_ff": 15}, ["model: features come in pairs here, so a width of 15 must be"]),
-    ("sinusoidal", {}, {"d_model": 15, "num_heads": 1}, ["model: sinusoids", "15 features"]),
-    ("learned", {}, {"memory": 4}, ["model.memory=4", "sinusoidal.at=attention"]),
-    ("rpr", {}, {"window": 3}, ["model.window=3"]),
-    ("rpr", {}, {"attention": "fused"}, ["model.attention=fused"]),
-    ("split", {}, {"attention": "fused"}, ["model.attention=fused"]),
-  ],
-)
-def test_an_option_is_named_as_it_is_typed(name, options, size, names):
-  chosen, causal = encoding(name, **options), size.get("causal", True)
-  size = Size(**SMALL | {key: value for key, value in size.items() if key != "causal"})
-  with pytest.raises(ValueError, match=r"\w") as refused:
-    abstract_model(lambda rngs: Stack(9, chosen, size, causal=causal, rngs=rngs))
-  told = as_typed(str(refused.value), {name: chosen, "model": size})
-  for each in names:
-    assert each in told
 
 
 @pytest.mark.parametrize(

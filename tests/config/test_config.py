@@ -105,23 +105,6 @@ def test_a_default_may_depend_on_another_option(typed, size):
   assert resolve(compose(["task=reviews", *overrides]))["task"]["vocab_size"] == size
 
 
-@pytest.mark.parametrize(
-  ("override", "message"),
-  [
-    ("seed=???", "seed is missing: set seed=..."),
-    ("seed='${sed}'", "seed: Interpolation key 'sed' not found"),
-    ("seed=x", "seed=x: must be an integer"),
-    ("seed=-1", "seed must be from 0 to 2147483647, not -1"),
-    ("rerun=maybe", "rerun=maybe: must be true or false"),
-    ("runs=null", "runs=null: must be text"),
-  ],
-)
-def test_values_that_cannot_be(override, message):
-  with pytest.raises(UserError) as error:
-    resolve(compose([override]))
-  assert str(error.value) == message
-
-
 def test_an_experiment_of_the_user_s_own(tmp_path):
   (tmp_path / "experiment").mkdir()
   text = (
@@ -191,22 +174,6 @@ def test_build_says_what_is_wrong_in_one_sentence(section, message):
   with pytest.raises(UserError) as error:
     build(Options, section, "it")
   assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-  ("overrides", "message"),
-  [
-    (["encoding=rpr", "rpr.k=four"], "rpr.k=four: must be an integer"),
-    (["encoding=rpr", "rpr.k=-1"], "rpr.k must be at least 0, not -1"),
-    (["encoding=rpr", "+rpr.clip=4"], "rpr.clip=4: there is no option rpr.clip"),
-    (["encoding=rpr", "rpr=4"], "rpr=4: rpr is a section, set its options one by one"),
-    (["~encoding"], "encoding=null: no such encoding; did you mean none? (31 are "),
-  ],
-)
-def test_options_of_an_encoding(overrides, message):
-  with pytest.raises(UserError) as error:
-    make_encoding(resolve(compose(overrides)))
-  assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -113,25 +113,3 @@ def test_names_and_paths_need_no_quotes(home, name):
     status, _, err = command(*data, "runs=ラン フォルダ", f"task.name={name}")
   assert (status, err) == (2, f"posexp: error: {READY}\n")
   assert begun.call_args[0][0].path.parts[:2] == ("ラン フォルダ", name)
-
-
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    ("encoding=learned learned.length=2000000000", "model: "),
-    ("encoding=rpr rpr.k=2000000000", "model: "),
-    ("model.d_model=65536", "model: "),
-    ("task.name=x/y", "task.name must be the name of a folder"),
-    (f"task.name={'日' * 67}", "task.name must be the name of a folder"),
-    (f"runs={'x' * 300}", "runs=xxx"),
-    ("encoding=tupe tupe.untie_cls=true", "tupe.untie_cls has no effect without task.cls"),
-    ("model.match_to=rpr", "model.match_to has no effect without match"),
-    ("task=numbers task.digits=1 task.places=2 task.beyond=[]", "task.examples must be fewer"),
-    ("task=numbers task.vocab_size=2147483647", "task.vocab_size must be at most 10000000"),
-  ],
-)
-def test_what_cannot_be_is_refused_before_data_are_read(home, argv, message):
-  with mock.patch("posexp.tasks.text_classification.TextClassification.prepare") as prepare:
-    status, _, err = command("wandb.mode=disabled", *argv.split())
-  assert (status, err.count("\n"), prepare.called) == (2, 1, False)
-  assert err.startswith(f"posexp: error: {message}")

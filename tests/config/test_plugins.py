@@ -167,12 +167,6 @@ def test_a_mistake_in_an_encoding_of_ones_own_is_one_sentence(line, message, swe
   assert len(done.err.splitlines()) == 1
 
 
-def test_files_are_a_list_and_no_sweep():
-  done = order.command("-m", "plugins=a.py,b.py")
-  assert done.err == "posexp: error: plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"
-  assert "plugins=a.py: No such file" in order.command("plugins=[a.py,b.py]").err
-
-
 @pytest.mark.parametrize("name", ["evaluate", "translate", "generate", "parse", "inspect", "check"])
 @pytest.mark.parametrize(
   ("typed", "files"),

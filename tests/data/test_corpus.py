@@ -295,55 +295,6 @@ def test_a_large_text_has_the_same_tokens(tmp_path, monkeypatch):
     np.testing.assert_array_equal(large[split].tokens, small[split].tokens)
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "given", "message"),
-  [
-    ("a.txt", "", {}, r"a\.txt: the file is empty"),
-    ("a.txt", " \n\t\n", {}, r"a\.txt: the file is empty"),
-    ("a.txt", "ab", {}, "the train split has 1 bytes of text; give more text$"),
-    ("a.txt", "abc", {}, "validation split has 0 bytes of text; give more text or set task.valid"),
-    ("a.txt", b"one\ntwo\n\xff\n", {}, r"a\.txt, line 3: not valid UTF-8"),
-    ("a.txt", b"one\n\xe6\xbc", {}, r"a\.txt, line 2: ends within a character"),
-    ("a.txt", b"one\ntw\0o", {}, r"a\.txt, line 2: holds a zero byte"),
-    ("a.txt.gz", None, {}, r"a\.txt\.gz: not a whole gzip file"),
-    ("a.jsonl", '{"x": "y"}\n', {"text": "said"}, r"a\.jsonl, line 1: no column 'said', but x"),
-    ("a.jsonl", '{"x": 1}\n', {"text": "x"}, r"a\.jsonl, line 1: the text is 1; it must be a str"),
-    ("a.jsonl", '{"x": "\\ud83d"}', {"text": "x"}, "line 1: not valid UTF-8, or half"),
-    ("a.jsonl", '{"x": ""}\n{"x": null}', {"text": "x"}, "the train split has 0 bytes of text"),
-    ("a.csv", "x\n", {"text": "x"}, r"a\.csv: no rows below the header"),
-    ("a.parquet", b"PAR1", {"text": "x"}, r"a\.parquet: not a whole Parquet file"),
-  ],
-)  # fmt: skip
-def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given, message):
-  if content is None:
-    (tmp_path / name).write_bytes(gzip.compress(TEXT.encode())[:-20])
-  else:
-    write(tmp_path / name, content)
-  with pytest.raises(UserError, match=message):
-    prepare(tmp_path, train=name, **given)
-  assert not list((tmp_path / "cache").rglob("*.tmp"))  # nothing half done
-
-
-@pytest.mark.parametrize(
-  ("given", "message"),
-  [
-    ({}, "train must name a file of training text"),
-    ({"hub": "a/b"}, "train must name a split of the hub's data set"),
-    ({"train": "a.txt", "text": "x"}, "text must be null: only a table has columns"),
-    ({"train": "a.csv"}, "text must name the column of the text, as train is a table"),
-    ({"train": "a", "vocab_size": 300}, "vocab_size must be null for tokenizer=byte"),
-    (
-      {"train": "a", "vocab_size": 256, "tokenizer": "bpe"},
-      "from 257 to 10,000,000 for bpe, not 256",
-    ),
-    ({"train": "a", "vocab_size": 10**9, "tokenizer": "bpe"}, "from 257 to 10,000,000 for bpe"),
-  ],
-)
-def test_wrong_options_are_refused(given, message):
-  with pytest.raises(ValueError, match=message):
-    LanguageModeling(**given)
-
-
 def test_the_smallest_vocabulary_of_a_bpe_is_that_of_bytes():
   found = Vocabulary.opened(vocabulary.trained("bpe", [b"aaaa aaaa"], 257))
   assert found.size == 257

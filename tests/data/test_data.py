@@ -157,68 +157,6 @@ def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):
   assert [line.text for line in lines.given_lines(["\ufeffThe cat"])] == ["The cat"]
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "message"),
-  [
-    ("a.jsonl", None, r"a\.jsonl: there is no such file \(looked in "),
-    ("a.jsonl", b"\n \n", "a.jsonl: the file is empty"),
-    ("a.csv", b"text,label\n", "no rows"),
-    (
-      "a.csv",
-      gzip.compress(b"text,label\nx,1\n", mtime=0),
-      "a.csv: compressed by gzip; give it a name",
-    ),
-    ("a.txt", b"x", r"must end in \.jsonl"),
-    (
-      "a.jsonl",
-      b'{"text": "x", "label": 1}\n{"text": "y"\n',
-      r"a\.jsonl, line 2: not a JSON object",
-    ),
-    ("a.jsonl", b"[1]\n", "line 1: not a JSON object; each line must be one, as DataFrame.to_json"),
-    ("a.csv", b"\nsep=|\ntext|label\nx\n", "line 4: 1 fields where the header has 2"),
-    ("a.jsonl", b'{"txt": "x", "label": 1}', r"no column 'text', but txt, label; .*task\.text=txt"),
-    ("a.csv", b"text,kind\nx,1\n", r"line 2: no column 'label', but text, kind; set task\.label"),
-    ("a.jsonl", b'{"text": "x", "label": null}', "line 1: the label is None"),
-    ("a.jsonl", b'{"text": 5, "label": 1}', "line 1: the text is 5"),
-    ("a.jsonl", b'{"text": "\\ud83d", "label": 1}', "line 1: not valid UTF-8, or half"),
-    ("a.csv", b"text,label\nx,1\ny\n", r"line 3: 1 fields where the header has 2"),
-    ("a.csv", b"text,label\nx,1\ny\rz,1\n", r"line 3: 1 fields .* alone \(\\r\) ends line 3"),
-    ("a.tsv", b"text\tlabel\r\nx\t1\rz\r\n", r"line 3: 1 fields .* alone \(\\r\) ends line 2"),
-    ("a.csv", b"te\rxt,label\nx,1\n", r"2 fields .* alone \(\\r\) ends line 1: take it out"),
-    ("a.csv", b"text,label\rx,1\ry\r", "line 3: 1 fields .*; quote a field"),
-    ("a.jsonl", b'{"text": "x\ry"}\n', r"not a JSON object; write '\\r' in a text as JSON does"),
-    ("a.csv", b'text,label\n"x,1\ny,2\n', "broken CSV"),
-    ("a.csv", b"text,label\nx,1\n\xff\xfe,1\n", r"a\.csv, line 3: not valid UTF-8"),
-    ("a.csv", b'text;"label, kind"\nx;1\n', "line 2: no column 'label', but text, label, kind"),
-    ("a.csv", b"text,label\nWell, x,1\nOh, y,2\n", "line 2: 3 fields where the header has 2"),
-    ("a.csv", b"text,label\n3, x,1\nOh, y,2\n", "line 3: 3 fields where the header has 2"),
-    ("a.csv", b"text,label\nx,1,\ny,2,\n", "line 2: 3 fields where the header has 2"),
-    ("a.csv", b"TEXT,label\nx,1\n", "did you mean task.text=TEXT"),
-    (
-      "a.csv",
-      b"a b c d,1\nx y z u v,2\n",
-      "if the file has no header, .* task.text=1 task.label=2",
-    ),
-    ("a.csv", b"review,class\nx,1\n", "set task.text to one of them, or, if the file has no"),
-    ("a.tsv", b'"text"\t"label"\n"a "x" b"\t"1"\n', "quotation marks are text here"),
-    ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: not valid UTF-8; save the file as"),
-    ("a.csv", "text,label\nx,1\n".encode("utf-16-le"), "line 1: holds a zero byte; is it UTF-16?"),
-    ("a.csv", "text,label\nné,1\n".encode("latin-1"), "line 2: not valid UTF-8; save the file as"),
-    ("a.jsonl.gz", b"not gzip", "not a whole gzip file"),
-    ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99, mtime=0)[:-9], "not a whole gzip file"),
-    ("a.parquet", b"not parquet", "not a whole Parquet file"),
-    ("a.parquet", b"PAR1" * 9, "not a whole Parquet file"),
-  ],
-)
-def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
-  path = tmp_path / name
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(UserError, match=message) as error:
-    read(path)
-  assert "\n" not in str(error.value)
-
-
 def test_labels_that_are_equal_numbers_have_one_order():
   orders = {tuple(text_classification._ordered({"01", "1", "001", f"{i}"})) for i in range(2, 9)}
   assert {order[:3] for order in orders} == {("001", "01", "1")}

@@ -61,53 +61,6 @@ def test_a_split_is_read_line_by_line(tmp_path):
     list(rows)
 
 
-TWO = json_lines(PAIRS[:2])
-
-
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    ({"a.jsonl": TWO + b'{"en": "x", "de": " "}'}, r"a\.jsonl, line 3: the side 'de' is empty"),
-    ({"a.jsonl": TWO + b'{"en": null, "de": "x"}'}, r"a\.jsonl, line 3: the side 'en' is empty"),
-    ({"a.jsonl": TWO + b'{"en": 5, "de": "x"}'}, r"line 3: the side 'en' is 5; it must be a str"),
-    ({"a.jsonl": TWO + b'{"en": "x", "ger": "x"}'}, r"line 3: no column 'de', but en, ger; set ta"),
-    ({"a.jsonl": TWO + b'{"en": "x", "DE": "x", "dev": ""}'}, r"did you mean task\.target=DE"),
-    (
-      {"a.jsonl": b'{"translation": {"en": "x"}}'},
-      r"line 1: no column 'de', but en; set task\.tar",
-    ),
-  ],
-)
-def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
-  ((name, text),) = content.items()
-  (tmp_path / name).write_bytes(text)
-  read = sources.rows(Corpus(train=str(tmp_path / name), test=str(tmp_path / name)))
-  with pytest.raises(UserError, match=message) as error:
-    list(read["test"]())
-  assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    ({"en": b"1\n2\n3\n", "de": b"1\n2"}, r"a\.de has 2 lines, but \S*a\.en has more; each line"),
-    ({"en": b"1\n", "de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but \S*a\.de has more"),
-    ({"en": b"1\n2\n", "de": b"1\n\n3\n"}, r"a\.de, line 2: the side 'de' is empty"),
-    ({"en": b"1\n2\n", "de": b"1\n\xff\n"}, r"a\.de, line 2: not valid UTF-8"),
-    ({"en": b"1\n", "de": b""}, r"a\.de: the file is empty"),
-    ({"en": b"1\n"}, r"task\.test=\S*a: there is no \S*a\.de \(looked in .*\.jsonl, .*parallel"),
-    ({"de": b"1\n"}, r"task\.test=\S*a: there is no \S*a\.en "),
-  ],
-)
-def test_bad_parallel_files_are_named(tmp_path, content, message):
-  for language, text in content.items():
-    (tmp_path / f"a.{language}").write_bytes(text)
-  given = Corpus(train="good.jsonl", test=str(tmp_path / "a"))
-  with pytest.raises(UserError, match=message) as error:
-    list(sources.rows(given)["test"]())
-  assert "\n" not in str(error.value)
-
-
 def test_the_digest_is_that_of_the_contents_and_the_direction(tmp_path):
   for folder in ("x", "y"):
     (tmp_path / folder).mkdir()

@@ -69,8 +69,6 @@ def test_alibi_with_a_side_for_each_head():
     seen = j <= i if h < 2 else j >= i
     np.testing.assert_allclose(bias[h][seen], -(slopes(2)[h % 2] * abs(i - j))[seen])
     assert (bias[h][~seen] < -1e29).all()
-  with pytest.raises(ValueError, match=r"^two_sided=divided .* 3 is odd$"):
-    ALiBi("divided").shared(3, 8, causal=False, rngs=nnx.Rngs(0))
 
 
 def bucket(offset, buckets, max_distance, causal):

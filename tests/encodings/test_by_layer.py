@@ -6,11 +6,11 @@ import pytest
 from flax import nnx
 from small import Rngs
 
-from posexp import Attention, Layer, Size, Span, Stack, UserError, encoding
+from posexp import Attention, Layer, Size, Span, Stack, encoding
 from posexp.analysis.properties import compiled
 from posexp.config import encodings_node
 from posexp.config.checks import show
-from posexp.encodings import ENCODINGS, make_encoding
+from posexp.encodings import ENCODINGS
 from posexp.models.backbones import refusal
 from posexp.models.seen import Kind, limited, since_start
 from posexp.training.matching import costs
@@ -56,30 +56,6 @@ def test_options_and_windows_of_each_part():
   assert chunked.layers(2) == [
     Layer(encoding("none"), chunk=4), Layer(encoding("rpr", k=2, keys=False), 6),
   ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-  ("options", "said"),
-  [
-    ({"pattern": ["rpo"]}, "has a part 'rpo': encoding=rpo: no such encoding; did you mean rpr"),
-    ({"pattern": ["rope bas=3"]}, "there is no option rope.bas; did you mean rope.base"),
-    ({"pattern": ["dape version=3"]}, "dape.version must be one of 1, 2, not '3'"),
-    ({"pattern": ["rope base"]}, "cannot be read at 'base'"),
-    ({"pattern": ["rope name=3"]}, "there is no option rope.name"),
-    ({"pattern": ["0 rope"]}, "has a part of 0 layers, which must be 1 to 64"),
-    ({"pattern": ["99999999999 rope"]}, "has a part of 99999999999 layers, which must be 1 to 64"),
-    ({"pattern": ["rope base=2 base=3"]}, "has base twice"),
-    ({"pattern": ["rope window=0"]}, "has window=0, which must be a number of tokens"),
-    ({"pattern": ["by_layer"]}, "has by_layer in it, which does not nest"),
-    ({"pattern": []}, "must have at least one layer"),
-    ({"window": 3}, "window has no effect without a window or a chunk in by_layer.pattern"),
-  ],
-)
-def test_what_a_pattern_cannot_be(options, said):
-  with pytest.raises(UserError) as error:
-    make_encoding({"encoding": "by_layer", "by_layer": options})
-  assert str(error.value).startswith("by_layer.")
-  assert said in str(error.value)
 
 
 @pytest.mark.parametrize("name", sorted({*ENCODINGS} - {"by_layer"}))

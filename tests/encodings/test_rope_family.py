@@ -106,22 +106,6 @@ def test_what_holds_where_the_length_or_a_map_decides(options, name):
   assert not list(getattr(properties, name)(properties.Case(RoPE(**options), causal=True)))
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"scaling": "yarn"}, "trained_length must be given with scaling=yarn"),
-    ({"beta_fast": 2.0}, "beta_fast is for scaling=by_parts or scaling=yarn or scaling=llama3"),
-    (OPTIONS["llama3"] | {"beta_slow": 8.0}, "beta_fast=4 must be above beta_slow=8"),
-    (OPTIONS["rerope"] | {"map_group": 2}, "map_group is for map=self_extend; leave it at null"),
-    (OPTIONS["dca"] | {"map_chunk": 8}, "map_chunk must be below trained_length=8"),
-    (PAIRED[1] | {"long_factors": (1.0,)}, "long_factors must have 4 numbers, one per plane"),
-  ],
-)
-def test_options_that_do_not_go_together(options, message):
-  with pytest.raises(ValueError, match=f"^{message}[^\n]*$"):
-    RoPE(**options).frequencies(8)
-
-
 def test_the_page_of_differences_says_what_is_so():
   exec("\n".join(re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)), {})
 

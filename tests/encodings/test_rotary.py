@@ -119,15 +119,3 @@ def test_xpos_is_right_and_its_gradients_are_finite_over_any_gaps(scale_base, re
   expected = np.einsum("bihm,bjhm,ijm->bhij", a, b.conj(), factor).real / 8**0.5
   np.testing.assert_allclose(got[..., mask], expected[..., mask], atol=1e-5)
   assert all(np.isfinite(slope).all() for slope in slopes)
-
-
-@pytest.mark.parametrize(
-  ("make", "message"),
-  [
-    (lambda: RoPE(factor=2), "factor has no effect without scaling"),
-    (lambda: RoPE(share=0.1).frequencies(8), "share=0"),
-  ],
-)
-def test_options_that_make_no_sense_are_refused(make, message):
-  with pytest.raises(ValueError, match=f"^{message}[^\n]+$"):
-    make()

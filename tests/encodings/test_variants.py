@@ -287,27 +287,3 @@ def test_forms_of_the_embedding(form):
 )
 def test_norms_are_of_each_part_or_of_the_whole(encoding, parts):
   assert encoding.norm(F, rngs=rngs()).parts == parts
-
-
-@pytest.mark.parametrize(
-  ("make", "message"),
-  [
-    (lambda: RPR(4, table=3), "table must be at least k=4, not 3"),
-    (
-      lambda: Complex(network="real", score="modulus"),
-      "network=real has no complex maps, so leave score and weights alone",
-    ),
-    (lambda: Complex(order=False, wrap=4), "order=false has no waves, so leave wrap at null"),
-    (
-      lambda: Complex(order=False, frequency_rate=0.1),
-      "order=false has no frequencies, so leave frequency_rate at 1",
-    ),
-    (
-      lambda: Split(form="added", norms="joint"),
-      "form=added has one stream, so leave attention and norms alone",
-    ),
-  ],
-)
-def test_options_that_do_not_exist_or_do_not_go_together(make, message):
-  with pytest.raises(ValueError, match=f"^{message}$"):
-    make()

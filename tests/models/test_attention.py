@@ -142,12 +142,6 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   agree(parts, (q, k, v), asked, span, "fused")
 
 
-def test_kernels_are_refused_where_they_cannot_run():
-  size = Size(d_model=16, num_heads=2, num_layers=1, attention="fused")
-  with pytest.raises(ValueError, match="a GPU, and here is a cpu alone"):
-    Stack(8, ENCODINGS["rope"](), size, rngs=Rngs(params=0, encoding=1))
-
-
 @pytest.mark.parametrize(
   ("dtype", "dropout", "reach", "width", "said"),
   [

@@ -1,7 +1,5 @@
 """Runs of networks without attention: trained in a sweep, measured, looked at, and refused."""
 
-import re
-
 import head_distances
 import pytest
 from order import command, home, summaries, write
@@ -74,23 +72,3 @@ def test_a_run_comes_back_with_its_network(swept):
   trained = open_trained(swept[1]["fasttext"])
   assert trained.spec.size.backbone == "fasttext"
   assert trained.snapshot.model().stacks == ()
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    (["model=cnn", "model.num_layers=2"], r"there is no option model\.num_layers"),
-    (["model.filters=2"], r"there is no option model\.filters"),
-    (["model=cnn", "model.widths=[3,3]"], r"model\.widths must be different numbers from 1 to 64"),
-    (["model=fasttext", "model.match=flops"], r"model\.match=flops: fasttext has no width beside"),
-    (["model=lstm", "task=multi30k"], "model=lstm classifies and can do nothing else"),
-    (["model=lstm", "task=parity"], "model=lstm classifies and can do nothing else"),
-    (["task=parity", "model.vectors=x"], "x: there is no such file"),
-  ],
-)
-def test_a_mistake_is_one_sentence(options, message, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  status, _, err = command("encoding=none", *options)
-  assert status == 2
-  assert re.search(message, err)
-  assert err.count("\n") == 1

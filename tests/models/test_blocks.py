@@ -1,7 +1,6 @@
 """Blocks beside that of 2017: their parts, alone and together, with encodings of every kind."""
 
 import dataclasses
-import functools
 import re
 from pathlib import Path
 
@@ -149,18 +148,3 @@ def test_a_gated_network_is_matched_and_defaults_leave_digests_alone():
   assert 600 - own == round((F * F + 2 * F) / (3 * F))  # a unit has a row in three matrices
   for each in dataclasses.fields(Size):
     assert each.default in NEUTRAL.get(f"model.{each.name}", (each.default,))
-
-
-@pytest.mark.parametrize(("encoding", "options", "message"), [
-  (Encoding(), {"num_kv_heads": 8}, "num_heads=4 is not divisible by num_kv_heads=8"),
-  (Encoding(), {"head_dim": 65536}, "num_heads=4 heads of head_dim=65536 are wider than 65536"),
-  (Encoding(), {"feed_forward": "glu"}, "feed_forward must be one of relu, gelu, .*, not glu"),
-  (SPLIT, {"head_dim": 12}, ".* so leave qk_norm at false and head_dim at null"),
-  (ASKED["split"], {"tie_embeddings": True}, "tie_embeddings needs a vector of d_model=32 numbers"),
-  (ASKED["rope"], {"head_dim": 7}, "share=1 of a head's 7 channels must be even"),
-  (None, {"tie_embeddings": True}, "tie_embeddings is for models that write words"),
-])  # fmt: skip
-def test_what_does_not_fit_is_one_sentence(encoding, options, message):
-  spec = LanguageModelSpec if encoding else functools.partial(ClassifierSpec, 2)
-  with pytest.raises(ValueError, match=f"^{message}"):
-    spec(V, encoding or Encoding(), Size(**SMALL | options)).build(rngs())

@@ -97,24 +97,6 @@ def test_positions_in_evaluation_are_always_the_same_and_do_not_depend_on_paddin
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"kind": "random"}, "kind must be one of consecutive, randomized, shifted, not 'random'"),
-    ({"kind": "shifted"}, "reach must be given where kind=shifted"),
-    ({"reach": 9}, "reach is for positions=randomized and positions=shifted"),
-    ({"kind": "shifted", "reach": 0}, "reach must be from 1 to 262144, not 0"),
-    (
-      {"kind": "shifted", "reach": 9, "evaluation": "drawn"},
-      "evaluation must be consecutive where kind=shifted",
-    ),
-  ],
-)
-def test_options_that_do_not_go_together(options, message):
-  with pytest.raises(ValueError, match=f"^{message}$"):
-    Positions(**options)
-
-
-@pytest.mark.parametrize(
   ("positions", "alone", "with_nine"),
   [
     (Positions(), None, 9),

@@ -73,11 +73,6 @@ def test_padding_changes_nothing(backward):
   assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[0]))
 
 
-def test_pairs_need_even_widths():
-  with pytest.raises(ValueError, match="a width of 5 must be even"):
-    LSTM(Complex().linear, 5, H, rngs=nnx.Rngs(0))
-
-
 def test_it_follows_the_dtype_of_its_input():
   states, last = lstm(Encoding())(jnp.asarray(inputs(), jnp.bfloat16), MASK)
   assert states.dtype == last.dtype == jnp.bfloat16

@@ -6,11 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from run_folders import write
+from run_folders import report, write
 
 from posexp import compare
 from posexp.errors import UserError
-from posexp.report import arguments, report
 from posexp.reporting import figures
 from posexp.reporting.charts import charts
 from posexp.runs.context_losses import ContextLosses, write_context_losses
@@ -93,16 +92,12 @@ def test_other_texts_are_not_compared(tmp_path):
     compared(a, same_size)
 
 
-def typed(*argv):
-  return report(arguments(list(map(str, argv))))
-
-
 def test_a_report_compares_no_models_of_different_texts(tmp_path, capsys):
   for seed in (0, 1, 2):
     run(tmp_path, "none", seed, 1.5 + seed / 100)
     run(tmp_path, "rpr", seed, 1.2 + seed / 70)
     run(tmp_path, "alibi", seed, 1.1 + seed / 60, text=TEXT * 2)
-  typed(tmp_path, "--no-files")
+  report(tmp_path, "--no-files")
   text = " ".join(capsys.readouterr().out.split())
   assert "rpr beats none: " in text
   assert "alibi beats" not in text
@@ -113,7 +108,7 @@ def test_one_group_of_different_texts_has_no_mean(tmp_path, capsys):
   run(tmp_path, "none", 0, 1.5)
   run(tmp_path, "none", 1, 1.5, text=TEXT * 2)
   run(tmp_path, "rpr", 0, 1.2)
-  typed(tmp_path, "--no-files")
+  report(tmp_path, "--no-files")
   assert "none mixes bytes of text = " in " ".join(capsys.readouterr().out.split())
 
 
@@ -138,7 +133,7 @@ def test_contexts_of_groups_are_a_chart_of_means_over_seeds(tmp_path, capsys):
     for name, nats, means in given
     for seed in (0, 1)
   }
-  (results,) = typed(tmp_path, "--no-files")
+  (results,) = report(tmp_path, "--no-files")
   text = " ".join(capsys.readouterr().out.split())
   assert "| gain over 16 tokens (bits per byte) |" in text
   rows = r"\| rpr \| \+0\.[23]\d{3} \| \| learned \| — \| \| none \| [+-]0\.0\d{3} \|"
@@ -161,7 +156,7 @@ def test_damaged_losses_leave_the_rest_of_a_report(tmp_path, capsys):
   run(tmp_path, "none", 0, 1.5)
   measured(path, {16: 1.0, 32: 0.9})
   (path / "context" / "test.npz").write_bytes(b"PK")
-  typed(tmp_path, "--no-files")
+  report(tmp_path, "--no-files")
   text = " ".join(capsys.readouterr().out.split())
   assert "rpr is first of 2 groups" in text
   assert "test.npz is damaged" in text

@@ -1,24 +1,18 @@
 """Reports of run folders made by hand: what is grouped, said, refused and written."""
 
 import csv
+import html
 import re
 import subprocess
 import sys
 import time
 
 import pytest
-from run_folders import CONFIG, sweep, write
+from run_folders import CONFIG, A, B, report, sweep, write
 from scipy import stats
 
 from posexp.errors import UserError
-from posexp.report import arguments, report
-
-A = [0.91, 0.93, 0.90, 0.96, 0.94, 0.92]
-B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
-
-
-def typed(*argv):
-  return report(arguments(list(map(str, argv))))
+from posexp.reporting import figures, tables
 
 
 @pytest.fixture
@@ -26,7 +20,7 @@ def said(capsys):
   """Reports on the terminal, as one line."""
 
   def run(*argv):
-    typed(*argv, "--no-files")
+    report(*argv, "--no-files")
     return " ".join(capsys.readouterr().out.split())
 
   return run
@@ -51,71 +45,142 @@ def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
   assert "corrected for 2 tests (Holm)" in text
 
 
-def test_less_is_better_for_a_loss(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A}, metric="test/loss")
-  text = said(tmp_path, "--metric", "test/loss")
-  assert text.index("sinusoidal is first of 2 groups") < text.index(
-    "rpr loses to sinusoidal: +0.1283 "
-  )
+TWO = {"sinusoidal": B, "rpr": A}
+BY_K = {"sinusoidal": B, ("rpr", 2): A, ("rpr", 16): A}
+CHOSEN = {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B}
+ONE_MEAN = "rpr is the only group with a mean: 92.67 (90.05 to 94.93), n = 6"
+OWN = [{"name": "gap", "title": "gap", "format": ".1f", "higher_is_better": False}]
+OWN += [{"name": "hits", "title": "hit rate", "percent": True}]
+OWN = {"task.kind": "first", "metrics": OWN, "test/hits": 0.25, "metric": "test/gap"}
+TALK = {"task.kind": "parallel", "task.name": "talk", "metric": "test/bleu"}
 
 
-def test_groups_are_what_differs_or_what_is_asked_for(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 16): A})
-  assert "by encoding, rpr.k" in said(tmp_path)
-  assert "| rpr k=16 | 6 | 92.67 |" in said(tmp_path, "--by", "rpr.k")
-  assert "| sinusoidal | 6 | 79.83 |" in said(tmp_path, "--by", "rpr.k")
-  text = said(tmp_path, "--by", "encoding")
-  assert "rpr mixes rpr.k = 2 (6 runs), 16 (6 runs)" in text
-  assert "it has no mean; --by encoding,rpr.k takes it apart" in text
-  assert "| rpr | 0 | mixed | — | — | — | — | — |" in text
-  assert "beats" not in text
+def of(groups, **more):
+  """What makes runs in a folder."""
+  return lambda root: sweep(root, groups, **more)
 
 
-def test_runs_can_be_chosen_by_an_option(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B}, **{"model.memory": 0})
-  text = said(tmp_path, "--where", "encoding=rpr", "--where", "rpr.k=2")
-  assert "rpr is the only group with a mean: 92.67 (90.05 to 94.93), n = 6" in text
-  assert "sinusoidal" not in text
+def both(*makers):
+  return lambda root: [each(root) for each in makers]
+
+
+def folds(root):
+  for fold in range(3):
+    groups = {"sinusoidal": [0.5 + fold / 10, 0.52 + fold / 10], "rpr": [0.55 + fold / 9, 0.56]}
+    sweep(root, groups, **{"task.fold": fold})
+
+
+def unlike(root):
+  sweep(root, {"sinusoidal": B}, **{"task.train": "/data/a.jsonl"}, versions="posexp 8")
+  facts = {"devices": "1 H100", "versions": "posexp 9", "processor": "Z80"}
+  sweep(root, {"rpr": A}, **{"task.train": "/data/b.jsonl"}, **facts)
+  write(root, "rpr", 9, float("nan"), **{"task.train": "/data/b.jsonl"})
+
+
+def older(root):
+  sweep(root, {"rpr": A})
+  for seed, score in enumerate(B):
+    file = write(root / "old", "rpr", seed, score) / "config.yaml"
+    file.write_text(file.read_text().replace("  dropout: 0.1\n", ""))
+
+
+def mixed(**more):
+  return both(of({"sinusoidal": B, "rpr": A[:5]}), lambda root: write(root, "rpr", 5, A[5], **more))
+
+
+def unfinished(root):
+  sweep(root, {"sinusoidal": B, "rpr": A[:4]})
+  write(root, "rpr", 4)
+  told = "UserError('the loss is not finite at step 20')\n"
+  write(root, "rpr", 5, log="2026-01-02 03:04:05,678 INFO a\n" + told)
+  write(root, "rpr", 6, log="Traceback (most recent call last):\nValueError: bad\n")
+  write(root, "rpr", 7, log="KeyboardInterrupt()\n")
+
+
+SAID = [
+  # Groups of runs, what is typed, what the report says, and what it does not.
+  (of(TWO, metric="test/loss"), "--metric test/loss", ["sinusoidal is first of 2 groups", "rpr lo"
+    "ses to sinusoidal: +0.1283 "], []),
+  (of(BY_K), "", ["by encoding, rpr.k"], []),
+  (of(BY_K), "--by rpr.k", ["| rpr k=16 | 6 | 92.67 |", "| sinusoidal | 6 | 79.83 |"], []),
+  (of(BY_K), "--by encoding", ["rpr mixes rpr.k = 2 (6 runs), 16 (6 runs)", "it has no mean; --by "
+    "encoding,rpr.k takes it apart", "| rpr | 0 | mixed | — | — | — | — | — |"], ["beats"]),
+  (of(CHOSEN), "--where encoding=rpr --where rpr.k=2", [ONE_MEAN], ["sinusoidal"]),
   # The default of an option that decides nothing has no part in what tells runs apart.
-  assert "is first of 3 groups" in said(tmp_path, "--where", "model.memory=0")
-  assert "rpr is the only group" in said(tmp_path, "--where", "rpr.k=2e0")
+  (of(CHOSEN, **{"model.memory": 0}), "--where model.memory=0", ["is first of 3 groups"], []),
+  (of(CHOSEN), "--where rpr.k=2e0", [ONE_MEAN], []),
+  (both(of({"sinusoidal": B}), of({"rpr": A}, **{"train.epochs": 5, "train.learning_rate": 0.01})),
+    "", ["toy: test accuracy by encoding rpr is first", "Groups differ in more than in encoding: "
+    "train.epochs, train.learning_rate."], []),
+  (folds, "", ["toy: test accuracy by encoding rpr is first", "n = 6"], ["mixes"]),
+  (unlike, "", ["Groups differ in more than in encoding: task.train.", "Seconds and rates are of "
+    "different devices: 1 H100, 1 cpu.", "different versions, whose numbers may differ: posexp 8, "
+    "posexp 9.", "rpr: left out seed 9 (without test/accuracy).", "| rpr | 6 | 92.67 |"],
+    ["different processors"]),  # one of the two groups does not say
+  (older, "", ["rpr dropout=0.1 is first of 2 groups", "| rpr | 6 | 79.83 |"], []),
+  (mixed(**{"train.epochs": 3}), "--by encoding", ["| rpr | 0 | mixed |", "rpr mixes train.epochs ="
+    " 2 (5 runs), 3 (1 run)"], []),
+  (mixed(data="other"), "--by encoding", ["| rpr | 0 | mixed |", "rpr mixes data = "], []),
+  (mixed(data="other", **{"task.train": "b.csv"}), "--by encoding", ["| rpr | 0 | mixed |", "no me"
+    "an; --by encoding,task.train takes it apart"], []),
+  (of({"sinusoidal": [0.5], "rpr": [0.6]}), "", ["| rpr | 1 | 60.00 | — | — | +10.00 | — | — |",
+    "rpr cannot be tested against sinusoidal: +10.00 points, n = 1."], []),
+  (of({"sinusoidal": [0.5, 0.6, 0.5], "rpr": [0.5, 0.6, 0.5]}), "", ["rpr cannot be told apart "
+    "from sinusoidal: +0.00 points, p = 1.000, n = 3 pairs."], []),
+  (unfinished, "", ["rpr: left out seed 4 (not finished, at step 20), seed 5 (failed at step 20: "
+    "the loss is not finite at step 20), seed 6 (failed at step 20: ValueError: bad), seed 7 (not "
+    "finished, at step 20).", "| rpr | 4 | 92.50 |", "n = 4 and 6."], []),
+  (of(TWO, **OWN), "", ["test gap by encoding sinusoidal is first of 2 groups with 0.8 ±"], []),
+  (of(TWO, **OWN), "--metric test/hits", ["| rpr | 6 | 25.00 | 0.00 |"], []),
+  (of({"rpr": A}, headline=["test/hits"], **OWN), "", ["toy: test hit rate by encoding"], []),
+  (both(of(TWO), of({"sinusoidal": [20.5, 21.0], "rpr": [22.0, 23.5]}, **TALK)), "", ["talk: test "
+    "BLEU by encoding rpr is first of 2 groups with 22.75", "toy: test accuracy by encoding rpr is "
+    "first of 2 groups with 92.67", "rpr cannot be told apart from sinusoidal: +2.00 ("], []),
+  (both(of(TWO), of({"rpr": [22.0, 23.5]}, **TALK)), "--metric test/bleu", ["talk"], ["toy"]),
+]  # fmt: skip
 
 
-def test_what_changes_along_with_the_groups_is_said(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B})
-  sweep(tmp_path, {"rpr": A}, **{"train.epochs": 5, "train.learning_rate": 0.01})
-  text = said(tmp_path)
-  assert "toy: test accuracy by encoding rpr is first" in text
-  assert "Groups differ in more than in encoding: train.epochs, train.learning_rate." in text
+@pytest.mark.parametrize(("made", "argv", "there", "absent"), SAID)
+def test_what_a_report_says(tmp_path, said, made, argv, there, absent):
+  made(tmp_path)
+  text = said(tmp_path, *argv.split())
+  places = [text.find(each) for each in there]
+  assert -1 not in places, text
+  assert not [each for each in absent if each in text]
 
 
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    (["--metric", "test/acuracy"], "did you mean test/accuracy?"),
-    (["--metric", "accuracy"], "no run has such a metric; did you mean test/accuracy?"),
-    (["--by", "rpr.kk"], "--by rpr.kk: no option by which runs can be grouped; did you mean rpr.k"),
-    (["--by", "k"], "did you mean rpr.k?"),
-    (["--where", "rpr.k=3"], "--where rpr.k=3: no run has that; there are 2, 4"),
-    (["--where", "rpr.k"], "--where rpr.k: write it as OPTION=VALUE, as in encoding=rpr"),
-    (["--where", "rpr.kk=2"], "no run has that; did you mean rpr.k?"),
-    (["--baseline", "sinusoidl"], "it is no group with a mean; did you mean sinusoidal?"),
-    (["--baseline", "rpr"], "it is no group with a mean; did you mean rpr k=4?"),
-  ],
-)
+REFUSED = [
+  ("--metric test/acuracy", "did you mean test/accuracy?"),
+  ("--metric accuracy", "no run has such a metric; did you mean test/accuracy?"),
+  ("--by rpr.kk", "--by rpr.kk: no option by which runs can be grouped; did you mean rpr.k"),
+  ("--by k", "did you mean rpr.k?"),
+  ("--where rpr.k=3", "--where rpr.k=3: no run has that; there are 2, 4"),
+  ("--where rpr.k", "--where rpr.k: write it as OPTION=VALUE, as in encoding=rpr"),
+  ("--where rpr.kk=2", "no run has that; did you mean rpr.k?"),
+  ("--baseline sinusoidl", "it is no group with a mean; did you mean sinusoidal?"),
+  ("--baseline rpr", "it is no group with a mean; did you mean rpr k=4?"),
+  ("--labels {toi:_x}", "--labels toi: there is no such group or task; did you mean toy?"),
+  ("--labels {sinusoidal:_rpr_k=2}", "labels: two groups of toy are called rpr k=2"),
+  ("--labels none", "write a mapping, as in {none: no positions}"),
+  ("--labels no.yaml", "--labels no.yaml: "),
+  ("--figures jpg", "--figures jpg: there are pdf, svg and png"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), REFUSED)
 def test_what_does_not_exist_is_refused_with_the_nearest_name(tmp_path, argv, message):
-  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B})
+  sweep(tmp_path, CHOSEN)
   with pytest.raises(UserError) as refused:
-    typed(tmp_path, *argv)
+    report(tmp_path, "--no-files", *(word.replace("_", " ") for word in argv.split()))
   assert message in str(refused.value)
 
 
 def test_folders_without_runs_are_refused(tmp_path):
   (tmp_path / "runs").mkdir()
   with pytest.raises(UserError, match="no runs found"):
-    typed(tmp_path)
+    report(tmp_path)
   with pytest.raises(UserError, match="there is no such folder"):
-    typed(tmp_path / "run")
+    report(tmp_path / "run")
 
 
 def test_a_folder_of_another_version_is_refused_alone_and_left_out_among_others(tmp_path, said):
@@ -123,7 +188,7 @@ def test_a_folder_of_another_version_is_refused_alone_and_left_out_among_others(
   old.mkdir(parents=True)
   (old / "config.yaml").write_text("encoding: rpr\nseed: 0\nmodel: {d_model: 8}\n")
   with pytest.raises(UserError, match="another version: its config has no task"):
-    typed(tmp_path)
+    report(tmp_path)
   write(tmp_path, "rpr", 0, 0.5)
   assert f"- Note: left out: {old} is a folder of another version" in said(tmp_path)
 
@@ -138,23 +203,6 @@ def test_broken_files_are_left_out(tmp_path, said):
   assert f"left out: {found[0]}/metrics.jsonl, line 1: not a row of metrics" in text
   assert f"left out: {found[1]}: its summary.json is broken" in text
   assert "| rpr | 4 |" in text
-
-
-def test_unfinished_and_failed_runs_are_named_and_not_averaged(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A[:4]})
-  write(tmp_path, "rpr", 4)
-  told = "UserError('the loss is not finite at step 20')\n"
-  write(tmp_path, "rpr", 5, log="2026-01-02 03:04:05,678 INFO a\n" + told)
-  write(tmp_path, "rpr", 6, log="Traceback (most recent call last):\nValueError: bad\n")
-  write(tmp_path, "rpr", 7, log="KeyboardInterrupt()\n")
-  text = said(tmp_path)
-  assert (
-    "rpr: left out seed 4 (not finished, at step 20), seed 5 (failed at step 20: the loss is not "
-    "finite at step 20), seed 6 (failed at step 20: ValueError: bad), seed 7 (not finished, at "
-    "step 20)." in text
-  )
-  assert "| rpr | 4 | 92.50 |" in text
-  assert "n = 4 and 6." in text
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -186,67 +234,6 @@ def test_runs_that_failed_before_they_began_are_named_and_tell_no_groups_apart(t
   assert "| rpr | 6 |" in text
 
 
-def test_single_runs_are_not_tested_and_equal_ones_cannot_be_told_apart(tmp_path, said):
-  sweep(tmp_path / "one", {"sinusoidal": [0.5], "rpr": [0.6]})
-  text = said(tmp_path / "one")
-  assert "| rpr | 1 | 60.00 | — | — | +10.00 | — | — |" in text
-  assert "rpr cannot be tested against sinusoidal: +10.00 points, n = 1." in text
-  sweep(tmp_path, {"sinusoidal": [0.5, 0.6, 0.5], "rpr": [0.5, 0.6, 0.5]})
-  text = said(tmp_path / "toy")
-  assert "rpr cannot be told apart from sinusoidal: +0.00 points, p = 1.000, n = 3 pairs." in text
-
-
-@pytest.mark.parametrize(
-  ("more", "told"),
-  [
-    ({"train.epochs": 3}, "rpr mixes train.epochs = 2 (5 runs), 3 (1 run)"),
-    ({"data": "other"}, "rpr mixes data = "),
-    ({"data": "other", "task.train": "b.csv"}, "no mean; --by encoding,task.train takes it apart"),
-  ],
-)
-def test_a_run_that_is_not_like_its_group_is_not_averaged_silently(tmp_path, said, more, told):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A[:5]})
-  write(tmp_path, "rpr", 5, A[5], **more)
-  text = said(tmp_path, "--by", "encoding")
-  assert told in text
-  assert "| rpr | 0 | mixed |" in text
-
-
-def test_folds_repeat_a_measurement_as_seeds_do(tmp_path, said):
-  for fold in range(3):
-    groups = {"sinusoidal": [0.5 + fold / 10, 0.52 + fold / 10], "rpr": [0.55 + fold / 9, 0.56]}
-    sweep(tmp_path, groups, **{"task.fold": fold})
-  text = said(tmp_path)
-  assert "toy: test accuracy by encoding rpr is first" in text
-  assert "n = 6" in text
-  assert "mixes" not in text
-
-
-def test_what_makes_runs_unlike_is_noted(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B}, **{"task.train": "/data/a.jsonl"}, versions="posexp 8")
-  facts = {"devices": "1 H100", "versions": "posexp 9", "processor": "Z80"}
-  sweep(tmp_path, {"rpr": A}, **{"task.train": "/data/b.jsonl"}, **facts)
-  write(tmp_path, "rpr", 9, float("nan"), **{"task.train": "/data/b.jsonl"})
-  text = said(tmp_path)
-  assert "Groups differ in more than in encoding: task.train." in text
-  assert "Seconds and rates are of different devices: 1 H100, 1 cpu." in text
-  assert "different versions, whose numbers may differ: posexp 8, posexp 9." in text
-  assert "different processors" not in text  # one of the two groups does not say
-  assert "rpr: left out seed 9 (without test/accuracy)." in text
-  assert "| rpr | 6 | 92.67 |" in text
-
-
-def test_options_of_another_version_are_told_apart(tmp_path, said):
-  sweep(tmp_path, {"rpr": A})
-  for seed, score in enumerate(B):
-    path = write(tmp_path / "old", "rpr", seed, score)
-    file = path / "config.yaml"
-    file.write_text(file.read_text().replace("  dropout: 0.1\n", ""))
-  text = said(tmp_path)
-  assert "rpr dropout=0.1 is first of 2 groups" in text
-  assert "| rpr | 6 | 79.83 |" in text
-
-
 def test_copies_of_a_run_count_once(tmp_path, said):
   sweep(tmp_path / "a", {"sinusoidal": B, "rpr": A})
   sweep(tmp_path / "b", {"rpr": A[:2]})
@@ -255,23 +242,11 @@ def test_copies_of_a_run_count_once(tmp_path, said):
   assert "| rpr | 6 | 92.67 |" in text
 
 
-def test_each_task_has_its_section(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
-  translated = {"task.kind": "parallel", "task.name": "talk", "metric": "test/bleu"}
-  sweep(tmp_path, {"sinusoidal": [20.5, 21.0], "rpr": [22.0, 23.5]}, **translated)
-  text = said(tmp_path)
-  assert "talk: test BLEU by encoding rpr is first of 2 groups with 22.75" in text
-  assert "toy: test accuracy by encoding rpr is first of 2 groups with 92.67" in text
-  assert "rpr cannot be told apart from sinusoidal: +2.00 (" in text
-  only = said(tmp_path, "--metric", "test/bleu")
-  assert "toy" not in only
-
-
 def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   sweep(tmp_path / "runs", {"sinusoidal": B, ("rpr", 4): A, ("rpr", 0): [0.5]})
   write(tmp_path / "runs", "rpr", 9, options={"k": 4})
   out = tmp_path / "out"
-  typed(tmp_path / "runs", "--out", out)
+  report(tmp_path / "runs", "--out", out)
   with (out / "groups.csv").open() as file:
     rows = list(csv.DictReader(file))
   assert rows[0]["group"] == "rpr k=4"
@@ -296,24 +271,13 @@ def test_nothing_from_a_folder_leaves_its_cell_or_comment(tmp_path, capsys):
   sweep(tmp_path, {"rpr": B})
   sweep(tmp_path, {"rpr": A}, **{"model.dropout": bad})
   out = tmp_path / "out"
-  typed(tmp_path, "--out", out)
+  report(tmp_path, "--out", out)
   tex, page = (out / "paper.tex").read_text(), (out / "report.html").read_text()
   assert "\\input" not in tex
   assert "\x1b" not in capsys.readouterr().out + tex + (out / "report.md").read_text()
   assert page.count("<script") == 3  # of the page itself
   with (out / "groups.csv").open() as file:
     assert bad in {row["model.dropout"] for row in csv.DictReader(file)}
-
-
-def test_metrics_of_a_task_of_one_s_own_are_read_from_its_summaries(tmp_path, said):
-  rows = [{"name": "gap", "title": "gap", "format": ".1f", "higher_is_better": False}]
-  rows += [{"name": "hits", "title": "hit rate", "percent": True}]
-  more = {"task.kind": "first", "metrics": rows, "test/hits": 0.25}
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A}, metric="test/gap", **more)
-  assert "toy: test gap by encoding sinusoidal is first of 2 groups with 0.8 ±" in said(tmp_path)
-  assert "| rpr | 6 | 25.00 | 0.00 |" in said(tmp_path, "--metric", "test/hits")
-  sweep(tmp_path / "more", {"rpr": A}, metric="test/gap", headline=["test/hits"], **more)
-  assert "toy: test hit rate by encoding" in said(tmp_path / "more")
 
 
 def test_the_command_needs_neither_jax_nor_wandb_and_ends_with_a_sentence(tmp_path):
@@ -352,7 +316,7 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   sweep(tmp_path / "runs", {"sinusoidal": [0.5, 0.6], "none": [0.4, 0.5]}, **translated)
   (tmp_path / "names.yaml").write_text("rpr: 50% & more\ntoy: reviews\n")
   out = tmp_path / "out"
-  found = typed(tmp_path / "runs", "--out", out, "--labels", tmp_path / "names.yaml")
+  found = report(tmp_path / "runs", "--out", out, "--labels", tmp_path / "names.yaml")
   assert {each.task for each in found} == {"reviews", "talk"}
   assert "50% & more is first of 3 groups" in (out / "report.md").read_text()
   rows = [line.split(" & ") for line in (out / "paper.tex").read_text().split("\n") if "&" in line]
@@ -365,7 +329,7 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   with (out / "paper.csv").open() as file:
     numbers = {row["group"]: row for row in csv.DictReader(file)}
   assert float(numbers["50% & more"]["reviews mean"]) == pytest.approx(sum(A) / 6)
-  typed(tmp_path / "runs" / "talk", "--out", out, "--figures", "svg,pdf,png")
+  report(tmp_path / "runs" / "talk", "--out", out, "--figures", "svg,pdf,png")
   made = {path.name: path.read_bytes() for path in (out / "figures").iterdir()}
   names = {name.partition(".")[0] for name in made}
   assert {"talk-test-loss-by-group", "talk-train-loss-by-step"} <= names
@@ -405,3 +369,154 @@ def test_a_label_that_some_runs_declare_or_two_groups_share_is_not_used(tmp_path
   text = said(tmp_path / "two")
   assert "rpr beats none" in text
   assert text.count("keeps its name: its runs declare mine, which has another meaning here") == 2
+
+
+GATE = {"gates": {"test": {"metric": "validation/accuracy", "least": 0.9}}}
+RATES = ("train.learning_rate", 0.004), ("train.learning_rate", 0.008)
+
+
+def rates(root, validation=(0.9, 0.8), scores=([0.6, 0.61], [0.7, 0.71]), **more):
+  """Two groups of none and two of sinusoidal, which differ in their learning rates."""
+  for (key, value), of, found in zip(RATES, validation, scores, strict=True):
+    both = {"none": [0.5, 0.52], "sinusoidal": found}
+    sweep(root, both, **{key: value, "validation/accuracy": of}, **more)
+
+
+def unlearned(root):
+  sweep(root, {"none": [0.1, 0.2], "rpr": [0.2, 0.1]}, **GATE, **{"validation/accuracy": 0.3})
+
+
+def unequal(root):
+  sweep(root, {"sinusoidal": B[:3], "none": B[3:]})
+  sweep(root, {"rpr": A[:3]}, **{"model.d_model": 32})
+  sweep(root, {"rpr": B[:3]})
+
+
+def fewer_rows(root):
+  sweep(root, {"rpr": A[:2]})
+  for file in root.glob("**/metrics.jsonl"):
+    file.write_text("")
+
+
+ONE = {"rpr": [0.5]}
+REPORTS = [
+  # Groups of runs, what is typed, and what the report says in each of its forms.
+  (ONE, [], ["rpr is the only group with a mean: 50.00, n = 1."], ["needed", "n = 2"]),
+  ({"rpr": A[:2]}, [], ["rpr is the only group with a mean: 92.00 (67.17 to 100.00), n = 2."], []),
+  ({"rpr": [0.02, 0.06], "none": [0.03, 0.01]}, [], ["these seeds find"], ["-21."]),
+  ({"rpr": A, "none": A[::-1]}, [], ["these seeds find"], ["n = 6 pairs"]),
+  ({"rpr": [0.5, 0.5], "none": [0.5, 0.5]}, [], ["are equal and first of 2 groups"], ["nan"]),
+  ({"a": [1.0], "b": [1.0], "c": [1.0], "d": [1.0]}, [], ["a, b, c and 1 more are equal"], []),
+  ({"rpr": [0.0, 0.0]}, [], ["rpr is the only group with a mean: 0.00, n = 2."], ["nan"]),
+  (fewer_rows, [], ["No figures: the seeds of a group have logged"], []),
+  (rates, [], ["against sinusoidal learning_rate=0.004", "the best by validation accuracy"], []),
+  (
+    lambda root: rates(root, (0.8, 0.9)),
+    [],
+    ["against sinusoidal learning_rate=0.008", "of 2 groups of sinusoidal the best by validation"],
+    [],
+  ),
+  (
+    rates,
+    ["--baseline", "none learning_rate=0.008"],
+    ["against none learning_rate=0.008", "(--baseline names another group)"],
+    ["the best by"],
+  ),
+  (
+    {("rpr", 4): A, ("rpr", 16): B},
+    [],
+    ["against rpr k=4", "the first in the order of its options"],
+    [],
+  ),
+  (
+    rates,
+    ["--by", "encoding"],
+    [
+      "each mixes runs of different train.learning_rate; --by encoding,train.learning_rate takes",
+      "--where train.learning_rate=0.004 chooses a part",
+      "No costs: no group is of runs that are alike; --by",
+    ],
+    ["is first"],
+  ),
+  (unlearned, [], ["No group of toy has learned it: their scores count from 90.00"], ["is first"]),
+  (
+    unequal,
+    [],
+    ["on unequal terms: groups differ in model.d_model", "--where model.d_model=16"],
+    [],
+  ),
+  (
+    lambda root: (sweep(root, {"none": B}), sweep(root, {"rpr": A}, **{"train.epochs": 9})),
+    [],
+    ["n = 6, on unequal terms: groups differ in train.epochs. Against none: 1 better."],
+    [],
+  ),
+  ({"none": B, "rpr": A[:4]}, [], ["on unequal terms: groups differ in seeds."], []),
+  ({"none": B, "rpr": A}, [], ["n = 6. Against none: 1 better."], ["unequal terms"]),
+]
+
+
+FORMS = ("report.md", "report.html", "paper.tex")
+
+
+@pytest.mark.parametrize(("made", "argv", "there", "absent"), REPORTS)
+def test_a_report_of_anything_has_no_empty_part_and_says_what_to_type(
+  tmp_path, capsys, made, argv, there, absent
+):
+  made(tmp_path / "runs") if callable(made) else sweep(tmp_path / "runs", made)
+  out = tmp_path / "out"
+  report(tmp_path / "runs", *argv, "--out", out)
+  printed = capsys.readouterr().out
+  kept, page, tex = ((out / name).read_text() for name in FORMS)
+  page = re.sub("(?s)<script.*?</script>", "", page)  # charts and what draws them
+  assert kept in printed
+  plain = " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+  for text in (" ".join(kept.replace("\\", "").split()), plain):
+    alone = "-" if text is plain else "No figures"  # which is said of a page's figures
+    assert [each for each in there if each not in text and not each.startswith(alone)] == []
+    assert [each for each in absent if each in text] == []
+  assert not re.search(r"^\|[^\n]*\n\|[-:| ]*\n(?!\|)", kept, re.M)  # a table without rows
+  for part in re.split("<h[12]>", page)[1:]:
+    _, _, content = part.partition("</h")
+    assert re.sub(r"<(?!img)[^>]*>|\s", "", content[3:]), part
+  assert "<tbody>\n</tbody>" not in page
+  assert not re.search(r"\\midrule\s*\\bottomrule", tex)
+  with (out / "groups.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  assert rows
+  assert all(("unequal terms" in kept) == bool(row["unequal"]) for row in rows)
+
+
+def test_curves_are_drawn_where_nothing_was_learned(tmp_path):
+  unlearned(tmp_path)
+  ((results,), titles) = report(tmp_path, "--no-files"), []
+  titles = [figure.title for figure in figures.figures(results)]
+  assert titles == ["validation accuracy by step", "validation loss by step", "train loss by step"]
+  assert [row[0] for row in tables.cost_table(results)[1]] == ["none", "rpr"]
+
+
+@pytest.mark.parametrize(
+  ("made", "told"),
+  [
+    (lambda root: write(root, "rpr", 0), "1 unfinished, at step 20"),
+    (
+      lambda root: [write(root, "rpr", seed, log=f"ValueError: {seed}\n") for seed in (1, 2)],
+      "2 failed, 1 of them: ValueError: 1",
+    ),
+    (
+      lambda root: (write(root, "rpr", 0), write(root, "none", 0, log="OSError: full\n")),
+      "1 unfinished, at step 20; 1 failed: OSError: full",
+    ),
+    (lambda root: write(root, "rpr", 0, float("nan")), "1 finished without a score"),
+  ],
+)
+def test_runs_without_scores_are_counted_with_where_they_stand(tmp_path, capsys, made, told):
+  made(tmp_path)
+  with pytest.raises(UserError, match="none of the runs has finished") as refused:
+    report(tmp_path, "--no-files")
+  assert f": {told}; the command that began them goes on" in str(refused.value)
+  sweep(tmp_path, {"rpr": A}, **{"task.name": "other"})
+  if "without" not in told:
+    report(tmp_path, "--no-files")
+    failed = told.count(";") + 1 if ";" in told else told[0]
+    assert f"toy: none of {failed}" in " ".join(capsys.readouterr().out.split())

@@ -10,16 +10,15 @@ import subprocess
 
 import numpy as np
 import pytest
-from run_folders import sweep, write
+import run_folders
+from run_folders import report, sweep, write
 
 from posexp.config import CONFIGS
-from posexp.report import arguments, report
 from posexp.reporting import charts, figures, lines, looks, page, vega
 from posexp.reporting.results import curve, results
 from posexp.runs import read_runs
 
-A = [0.91, 0.93, 0.90, 0.96]
-B = [0.79, 0.80, 0.80, 0.81]
+A, B = run_folders.A[:4], run_folders.B[:4]
 ALONE = {"link", "iframe", "object", "embed", "img"}  # would fetch or run something
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MEASURE = """<!doctype html><body><script>
@@ -104,7 +103,7 @@ def made(tmp_path_factory):
       cost = {"flops_per_token": 5000.0 + 100 * (k or 0)}
       write(root / "runs", encoding, seed, score, options=options, **parts, **cost)
   write(root / "runs", "rpr", 4, options={"k": 4}, log="ValueError: <b>bad</b> & worse\n")
-  report(arguments([str(root / "runs"), "--out", str(root / "out")]))
+  report(root / "runs", "--out", root / "out")
   return root / "out" / "report.html"
 
 
@@ -293,7 +292,7 @@ def test_names_at_the_ends_of_lines_are_not_cut_where_they_would_be_the_same():
 def test_the_same_runs_make_the_same_page(made):
   before = made.read_text()
   root = made.parent.parent
-  report(arguments([str(root / "runs"), "--out", str(root / "out")]))
+  report(root / "runs", "--out", root / "out")
   assert made.read_text() == before
 
 

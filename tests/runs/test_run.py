@@ -105,12 +105,6 @@ def test_the_folder_is_the_identity():
   assert path.parts == ("runs", "own", "rpr", digest(CONFIG, "abc"), "seed=3")
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b"])
-def test_a_task_name_that_is_no_folder_is_refused(name):
-  with pytest.raises(UserError, match=r"task\.name"):
-    folder(with_task(name=name))
-
-
 # The folder
 
 

@@ -262,21 +262,6 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
 # Command line
 
 
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    ("workers=0", "workers must be auto or at least 1, not 0"),
-    ("seed=0,-1 workers=2", "seed must be from 0 to 2147483647, not -1"),
-    ("runs=", "runs must name a folder"),
-    ("workers=all", "workers must be auto or at least 1, not all"),
-  ],
-)
-def test_mistakes_are_one_sentence(home, argv, message):
-  status, out, err = command("-m", "encoding=none,rpr", *argv.split())
-  assert (status, out) == (2, "")
-  assert err.startswith(f"posexp: error: {message}")
-
-
 # The table of states
 
 

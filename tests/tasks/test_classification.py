@@ -230,33 +230,6 @@ def test_folds_pool_all_that_is_given(tmp_path):
   assert parts[0].notes[0] == "the test split is fold 0 of 4 over all 121 texts"
 
 
-@pytest.mark.parametrize(
-  ("given", "message"),
-  [
-    ({"tokenizer": "c"}, "tokenizer must be one of auto, word, char, bpe, given, not 'c'"),
-    ({"folds": 10, "fold": 10}, "fold must be 0 to 9, not 10"),
-    ({"folds": 10}, "fold must be 0 to 9, not None"),
-    ({"folds": 1, "fold": 0}, "folds must be at least 2"),
-    ({"fold": 1}, "fold has no effect without folds"),
-    ({"vocab_size": 3}, "vocab_size must be at least 4 for word"),
-    ({"tokenizer": "bpe", "vocab_size": 100}, "vocab_size must be at least 259 for bpe"),
-    ({"min_count": 0}, "min_count must be at least 1"),
-    ({"max_length": 1, "cls": True}, "max_length must be at least 2"),
-    ({"name": "../x"}, "name must be the name of a folder"),
-    ({"name": ".."}, "name must be the name of a folder"),
-    ({"package": "yelp", "train": None}, "package must be one of rotten_tomatoes, imdb"),
-    ({"package": "imdb"}, "train must be null beside package=imdb"),
-    ({"train": None}, "train must name a file"),
-    ({"hub": "a/b", "revision": "main"}, "revision must be a commit"),
-    ({"hub": "a/b", "package": "imdb"}, "package and hub exclude each other"),
-  ],
-)
-def test_options_are_checked_before_any_data_is_read(given, message):
-  with pytest.raises(ValueError, match=message) as error:
-    TextClassification(**({"train": "train.jsonl"} | given))
-  assert str(error.value).split()[0] in {f.name for f in dataclasses.fields(TextClassification)}
-
-
 def test_labels_must_be_known_from_training_and_be_two(tmp_path):
   strange = write(tmp_path / "t.jsonl", [("what", "maybe")])
   with pytest.raises(UserError, match=r"test split has the label 'maybe', which .* have n, p"):

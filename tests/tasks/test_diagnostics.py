@@ -12,7 +12,6 @@ from flax import nnx
 
 from posexp.encodings import Encoding
 from posexp.encodings.relative import RPR
-from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.runs.lengths import extrapolation, reach
@@ -354,20 +353,6 @@ def test_the_area_is_that_under_lines_over_the_logarithm_from_the_last_length_of
   finer = extrapolation(within | beyond | {"beyond/exact_match/28": 0.4889})
   assert finer["beyond/area"] == pytest.approx(found["beyond/area"], abs=1e-3)
   assert extrapolation({"test/exact_match/dates": 1.0} | beyond) == {}
-
-
-@pytest.mark.parametrize(
-  ("task", "options", "message"),
-  [
-    ("Copy", {"distinct": True}, "kinds must be at least 100 for distinct symbols, not 8"),
-    ("Copy", {"form": "encoder"}, "form=encoder gives one symbol, and the answer has 20"),
-    ("Tally", {"shortest": 9, "longest": 3}, "shortest must be at most longest=3, not 9"),
-    ("Parity", {"lengths": (5, 5)}, "lengths must be numbers from 1 on, each larger"),
-  ],
-)
-def test_options_that_do_not_suit(task, options, message):
-  with pytest.raises((ValueError, UserError), match=message):
-    getattr(diagnostic_tasks, task)(**options)
 
 
 # Echo

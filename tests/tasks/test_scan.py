@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from posexp.errors import UserError
 from posexp.tasks import scan
 from posexp.tasks.drawn import EOS, FIRST, SEP
 from posexp.tasks.scan import SYMBOLS, Scan, blind
@@ -126,36 +125,3 @@ def test_files_hold_a_command_a_line(tmp_path):
   assert scan.read(str(file)) == expected
   file.write_text("IN: jump twice OUT: JUMP JUMP\r\nIN: turn left OUT: TURN_LEFT")
   assert scan.read(str(file)) == expected
-
-
-@pytest.mark.parametrize(
-  ("text", "message"),
-  [
-    ("IN: walk OUT: I_WALK\nwalk\tI_WALK\n", r"line 2: not of the form IN: jump twice OUT: I_"),
-    ("IN: walk OUT:\n", "line 1: not of the form"),
-    ("IN: hop OUT: I_WALK\n", "line 1: SCAN has no 'hop', but and, after,"),
-    ("IN: walk OUT: walk\n", "line 1: SCAN has no 'walk', but I_WALK,"),
-    ("\n", "the file is empty"),
-    ("IN: walk OUT: I_WALK\n", "too few commands, as the validation split would have none"),
-  ],
-)
-def test_files_that_are_no_commands(tmp_path, text, message):
-  (tmp_path / "tasks.txt").write_text(text)
-  name = str(tmp_path / "tasks.txt")
-  with pytest.raises(UserError, match=message):
-    Scan(train=name, test=name).prepare(None)
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"train": "a"}, "train and test must be set together"),
-    ({"train": "a", "test": "b", "split": "simple"}, "split has no effect with train and test"),
-    ({"split": "simple", "longest": 24}, "longest has no effect without split=length"),
-    ({"longest": 48}, "longest must be from 1 to 47, not 48"),
-    ({"split": "jump"}, "split must be one of simple, length, add_jump, add_turn_left, not 'jump'"),
-  ],
-)
-def test_options_that_do_not_suit(options, message):
-  with pytest.raises(ValueError, match=message):
-    Scan(**options)

@@ -211,17 +211,8 @@ def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, c
 @pytest.mark.parametrize(
   ("typed", "words"),
   [
-    ("task.beam=0", "task.beam must be at least 1, not 0"),
-    ("task.length_penalty=-1", "task.length_penalty must be at least 0"),
-    ("task.max_length=1", "task.max_length must be at least 2, a token and the end"),
-    ("task.target=en", "task.target must be another language than source=en"),
-    ("task.target=", "task.target must be a name, not ''"),
-    ("task.vocab_size=100", "task.vocab_size must be at least 259, not 100"),
-    ("task.bleu_pairs=0", "task.bleu_pairs must be at least 1, not 0"),
     ("task.target=fr", "train.fr"),
     ("train.batch_size=4", "train.batch_size=4: it counts tokens, and the longest batches have 8"),
-    ("encoding=cope", "cope is defined for causal attention only, not for an encoder"),
-    ("positions=randomized", "set positions.evaluation=consecutive, not drawn"),
     ("learned.length=4", "learned.length=4 gives 4 positions: the longest sentence has"),
   ],
 )

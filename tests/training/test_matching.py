@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from seed import SEED
 
-from posexp.config import resolve
-from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, Encoding, make_encoding
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
@@ -21,7 +19,6 @@ from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
 from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
-from posexp.training.setup import Setup
 
 LENGTH = 16
 SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)
@@ -125,12 +122,6 @@ def test_facts_compare_with_none_at_the_size_that_was_given():
   assert found["parameters"] == pytest.approx(found["parameters_of_none"], rel=0.01)
   assert found["flops_per_token"] > found["flops_per_token_of_none"]
   assert found["d_ff"] < WIDE.d_ff
-
-
-def test_an_unknown_reference_is_refused_before_anything_is_read():
-  config = resolve(compose(["model.match=flops", "model.match_to=rprr"]))
-  with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
-    Setup.of(config).least_parameters()
 
 
 def test_operations_are_counted_on_the_cpu_whichever_device_trains(monkeypatch):

@@ -324,28 +324,6 @@ def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
   assert result(case.path) == GOOD["classes"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("kind", "command"), [("pairs", "translate"), ("text", "generate"), ("trees", "parse")]
-)
-def test_what_a_model_needs_is_missed_in_one_sentence(home, kind, command):
-  """By the commands that read nothing but the run, which do their work without damage."""
-  argv = Case(kind, "finished").commands()[command]
-  good = typed(*argv)
-  assert good[::2] == (0, "")
-  assert good.out.strip()
-  for file in ("config.yaml", "tokenizer.json", "checkpoints"):
-    path = Case(kind, "finished").path / file
-    if path.is_dir():
-      shutil.rmtree(path)
-    else:
-      damage.cut(path, random.Random(1))
-    done = typed(*argv)
-    assert done[:2] == (2, "")
-    assert done.err.count("\n") == done.err.count("error: ") == 1, done.err
-    assert str(path.parent) in done.err
-
-
 def test_random_damage_is_one_sentence(home):
   wrong = []
   for cases, rng in enumerate(fuzz.rounds(8)):

@@ -156,12 +156,6 @@ def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name):
   build(functools.reduce(operator.or_, fitting, {}))
 
 
-@pytest.mark.parametrize("encoding", UNDEFINED, ids=str)
-def test_where_an_encoding_is_not_defined_it_refuses_in_one_sentence(encoding):
-  with pytest.raises(ValueError, match=r"^((?!\. )[^\n])+$"):
-    built(encoding, causal=UNDEFINED[encoding])
-
-
 @pytest.mark.parametrize("encoding", DEFAULTS)
 def test_a_memory_is_refused_where_positions_are_part_of_what_it_holds(encoding):
   if UNDEFINED.get(encoding) is True:
@@ -172,8 +166,3 @@ def test_a_memory_is_refused_where_positions_are_part_of_what_it_holds(encoding)
     return
   with pytest.raises(ValueError, match=r"^memory=4 ((?!\. )[^\n])+at=attention((?!\. )[^\n])+$"):
     build()
-
-
-def test_heads_must_divide_the_width():
-  with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
-    Size(**SMALL | {"d_model": 30})
