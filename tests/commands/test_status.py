@@ -114,7 +114,8 @@ def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
 def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
   root = Path(__file__).parents[2]
   scripts = re.findall(r"^posexp-(\w+) = ", (root / "pyproject.toml").read_text(), re.MULTILINE)
-  assert {*scripts} == {*__main__.COMMANDS, "parse"}
+  wings = ["export", "leaderboard", "parse", "sync"]
+  assert {*scripts} == {*__main__.COMMANDS, *wings}
   for argv, status in ([], None), (["trian"], 2), (["report", "--help"], 0):
     monkeypatch.setattr(sys, "argv", ["posexp", *argv])
     with pytest.raises(SystemExit) if status is not None else contextlib.nullcontext() as end:
@@ -123,6 +124,6 @@ def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
   out, err = capsys.readouterr()
   listed, help_of_report = out.split("usage: python -m posexp.report")
   commands = re.findall(r"^  (\w+) +[A-Z]\w+", listed, re.MULTILINE)
-  assert commands == [*__main__.COMMANDS, "plugins", "parse"]
+  assert commands == [*__main__.COMMANDS, "plugins", *wings]
   assert "examples:" in help_of_report
   assert err.startswith("posexp: error: trian: no such command, but train, evaluate")
