@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -80,9 +80,18 @@ class Typed(NamedTuple):
   out: str
   err: str
 
+  @property
+  def refusal(self) -> str:
+    """The sentence of a mistake, which is all that is said."""
+    assert self.status == 2, self
+    assert not self.out, self
+    assert self.err.startswith("posexp: error: "), self
+    assert self.err.count("\n") == 1, self
+    return self.err.removeprefix("posexp: error: ")
 
-def command(*argv: str) -> Typed:
-  """Types a command line."""
+
+def command(*argv: str, job: Callable[[dict[str, Any]], Any] | None = None) -> Typed:
+  """Types a command line, which trains, or does another job with each config."""
   from posexp.sweeps.launch import launch
   from posexp.train import means, train
 
@@ -97,7 +106,7 @@ def command(*argv: str) -> Typed:
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
     ):
-      status = launch(train, means)
+      status = launch(job or train, means)
   finally:
     for log, (handlers, level) in zip(logs, before, strict=True):
       log.handlers[:] = handlers

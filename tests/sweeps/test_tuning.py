@@ -129,10 +129,7 @@ def test_runs_that_have_begun_have_curves_before_a_run_has_ended(trained):
   ],
 )
 def test_what_cannot_be_tuned_is_refused_before_any_work(trained, typed, said):
-  found = order.command("-m", "encoding=rpr", "seeds=2", *typed)
-  assert found.status == 2
-  assert said in found.err
-  assert found.err.count("\n") == 1
+  assert said in order.command("-m", "encoding=rpr", "seeds=2", *typed).refusal
   assert not trained.found
 
 
