@@ -5,6 +5,7 @@ Each text stands there twice, with a and b exchanged, so that a bag of its words
 
 import collections
 import contextlib
+import copy
 import functools
 import io
 import json
@@ -12,10 +13,14 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
+
+from omegaconf import DictConfig
+
+from posexp.config.command_line import compose
 
 COLORS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 400, "validation": 60, "test": 100}
@@ -71,6 +76,16 @@ def opened_once() -> Iterator[None]:
     for name in ("open_trained", "open_alone"):
       stack.enter_context(mock.patch.object(restore, name, functools.cache(getattr(restore, name))))
     yield
+
+
+composed = functools.cache(lambda *overrides: compose(list(overrides)))
+
+
+def composed_once(overrides: Sequence[str] = ()) -> DictConfig:
+  """A copy of the config that overrides stand for, unless they name files of the user's own."""
+  if any(each.startswith(("hydra.searchpath", "plugins")) for each in overrides):
+    return compose(overrides)
+  return copy.deepcopy(composed(*overrides))
 
 
 class Typed(NamedTuple):

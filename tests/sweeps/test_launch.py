@@ -1,7 +1,5 @@
 """The command line: what runs, what is refused and in which words, and the exit status."""
 
-import copy
-import functools
 import logging
 import os
 import re
@@ -16,24 +14,12 @@ from mistakes import MISTAKES
 from seed import some
 
 from posexp.config import CONFIGS
-from posexp.config.command_line import compose
 from posexp.errors import UserError
 
 MINE = "hydra.searchpath=[file://mine]"
-composed = functools.cache(compose)
 
 
-@pytest.fixture(autouse=True)
-def composed_once(monkeypatch):
-  """What no file of the user's is in is read once, of which each command line gets a copy."""
-
-  def quickly(overrides=()):
-    if MINE in overrides:
-      return compose(overrides)
-    return copy.deepcopy(composed(tuple(overrides)))
-
-  monkeypatch.setattr("posexp.config.command_line.compose", quickly)
-  monkeypatch.setattr("posexp.sweeps.jobs.compose", quickly)
+pytestmark = pytest.mark.usefixtures("composed_once")
 
 
 @pytest.fixture
