@@ -16,7 +16,8 @@ from posexp.encodings import Span, reflections
 from posexp.encodings.base import scaled
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import weighted_sum
-from posexp.models.size import Factor, Size
+from posexp.models.logits import Factor
+from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
 # Each case has its options, arrays that go `in` (those with a path are parameters), what is
