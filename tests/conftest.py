@@ -114,6 +114,18 @@ def opened_once():
 
 
 @pytest.fixture
+def composed_once(monkeypatch):
+  """Command lines get copies of configs that were composed once, but for files of the user's own.
+
+  To compose one takes most of the time of a command line that trains nothing.
+  """
+  import order
+
+  for user in ("config.command_line", "sweeps.jobs"):
+    monkeypatch.setattr(f"posexp.{user}.compose", order.composed_once)
+
+
+@pytest.fixture
 def own_cache(tmp_path, monkeypatch):
   """A cache of a test's own."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

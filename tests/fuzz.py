@@ -34,8 +34,8 @@ def rounds(count: int) -> Iterator[random.Random]:
     yield random.Random(f"{SEED}/{number}")
 
 
-def typed(command: str, *argv: str | Path) -> order.Typed:
-  """Types a command in this process; an exception that it raises is a traceback in `err`."""
+def typed(command: str, *argv: str | Path, given: bytes = b"") -> order.Typed:
+  """Types a command in this process; standard input is `given`, and a traceback is in `err`."""
   words = [str(word) for word in argv]
   if command == "train":
     try:
@@ -46,7 +46,7 @@ def typed(command: str, *argv: str | Path) -> order.Typed:
   out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
   with (
     mock.patch.object(sys, "argv", [command, *words]),
-    mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
+    mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(err),
   ):

@@ -5,6 +5,7 @@ Each text stands there twice, with a and b exchanged, so that a bag of its words
 
 import collections
 import contextlib
+import copy
 import functools
 import io
 import json
@@ -12,10 +13,14 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
+
+from omegaconf import DictConfig
+
+from posexp.config.command_line import compose
 
 COLORS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 400, "validation": 60, "test": 100}
@@ -73,6 +78,16 @@ def opened_once() -> Iterator[None]:
     yield
 
 
+composed = functools.cache(lambda *overrides: compose(list(overrides)))
+
+
+def composed_once(overrides: Sequence[str] = ()) -> DictConfig:
+  """A copy of the config that overrides stand for, unless they name files of the user's own."""
+  if any(each.startswith(("hydra.searchpath", "plugins")) for each in overrides):
+    return compose(overrides)
+  return copy.deepcopy(composed(*overrides))
+
+
 class Typed(NamedTuple):
   """What came of a command line."""
 
@@ -80,9 +95,18 @@ class Typed(NamedTuple):
   out: str
   err: str
 
+  @property
+  def refusal(self) -> str:
+    """The sentence of a mistake, which is all that is said."""
+    assert self.status == 2, self
+    assert not self.out, self
+    assert self.err.startswith("posexp: error: "), self
+    assert self.err.count("\n") == 1, self
+    return self.err.removeprefix("posexp: error: ")
 
-def command(*argv: str) -> Typed:
-  """Types a command line."""
+
+def command(*argv: str, job: Callable[[dict[str, Any]], Any] | None = None) -> Typed:
+  """Types a command line, which trains, or does another job with each config."""
   from posexp.sweeps.launch import launch
   from posexp.train import means, train
 
@@ -97,7 +121,7 @@ def command(*argv: str) -> Typed:
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
     ):
-      status = launch(train, means)
+      status = launch(job or train, means)
   finally:
     for log, (handlers, level) in zip(logs, before, strict=True):
       log.handlers[:] = handlers

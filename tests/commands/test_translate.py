@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import finished
+import fuzz
 import pytest
 import yaml
 
@@ -178,19 +179,10 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
     ("RUN", "standard input, line 2: not valid UTF-8; save the file as UTF-8"),
   ],
 )
-def test_mistakes_are_one_sentence(run, argv, message, monkeypatch, capsys):
-  latin = Input([])
-  latin.buffer.write("one\nGrüße\n".encode("latin-1"))
-  latin.buffer.seek(0)
-  monkeypatch.setattr(sys, "stdin", latin)
+def test_mistakes_are_one_sentence(run, argv, message):
+  latin = "one\nGrüße\n".encode("latin-1")
   argv = [str(run) if each == "RUN" else each for each in argv.split()]
-  monkeypatch.setattr(sys, "argv", ["translate", *argv])
-  with pytest.raises(SystemExit) as end:
-    translate.main()
-  assert end.value.code == 2
-  err = capsys.readouterr().err
-  assert err.startswith(f"posexp: error: {message}")
-  assert err.count("\n") == 1
+  assert fuzz.typed("translate", *argv, given=latin).refusal.startswith(message)
 
 
 def test_a_folder_that_cannot_translate_is_one_sentence(run, tmp_path):

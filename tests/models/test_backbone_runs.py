@@ -32,9 +32,8 @@ def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
   assert "sweep     2 runs: 2 waiting; 2 left out\n" in out
   sentence = "rpr acts in attention, which model=cnn does not have; choose an encoding of the input"
   assert f"job 4/4: model=cnn encoding=rpr: left out: {sentence}" in out
-  status, _, err = command("-m", "model=cnn", "encoding=rpr,alibi", *files, *TINY)
-  assert status == 2
-  assert err.startswith(f"posexp: error: {sentence}")
+  typed = command("-m", "model=cnn", "encoding=rpr,alibi", *files, *TINY)
+  assert typed.refusal.startswith(sentence)
 
 
 def test_the_header_says_what_is_trained(swept):

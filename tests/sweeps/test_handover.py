@@ -84,10 +84,8 @@ def test_a_launcher_of_hydra_s_trains_what_is_left_of_a_sweep(mine):
   again = order.command(*typed, "hydra/launcher=other", "train.batch_size=4")
   assert "2 runs: 2 done" in again.out
   lost = order.command(*typed, "hydra/launcher=lost", "seed=1")
-  assert re.match(r"posexp: error: Hydra: Unknown plugin class : .*lost\.Launcher", lost.err), (
-    lost.err
-  )
-  assert (lost.status, lost.err.count("\n")) == (2, 1)
+  assert re.match(r"posexp: error: Hydra: Unknown plugin class : .*lost\.Launcher.*\n$", lost.err)
+  assert lost.status == 2
 
 
 def test_a_sweeper_of_hydra_s_gets_the_score_and_its_direction(mine):
@@ -129,6 +127,4 @@ def test_a_trial_that_diverges_ends_no_sweep_and_is_not_chosen(mine):
 )
 def test_mistakes_are_one_sentence_before_the_first_trial(mine, typed, message):
   done = order.command("-m", "encoding=rpr", *TINY, mine, "hydra/sweeper=halving", *typed)
-  assert (done.status, done.out) == (2, "")
-  assert done.err.startswith(f"posexp: error: {message}")
-  assert done.err.count("\n") == 1
+  assert done.refusal.startswith(message)

@@ -1,7 +1,5 @@
 """The command line: what runs, what is refused and in which words, and the exit status."""
 
-import copy
-import functools
 import logging
 import os
 import re
@@ -10,40 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import order
 import pytest
 from mistakes import MISTAKES
 from seed import some
 
 from posexp.config import CONFIGS
-from posexp.config.command_line import compose
 from posexp.errors import UserError
-from posexp.sweeps.launch import launch
 
 MINE = "hydra.searchpath=[file://mine]"
-composed = functools.cache(compose)
 
 
-@pytest.fixture(autouse=True)
-def composed_once(monkeypatch):
-  """What no file of the user's is in is read once, of which each command line gets a copy."""
-
-  def quickly(overrides=()):
-    if MINE in overrides:
-      return compose(overrides)
-    return copy.deepcopy(composed(tuple(overrides)))
-
-  monkeypatch.setattr("posexp.config.command_line.compose", quickly)
-  monkeypatch.setattr("posexp.sweeps.jobs.compose", quickly)
+pytestmark = pytest.mark.usefixtures("composed_once")
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-  """A function that types a command line; it returns status, configs, stdout and stderr."""
+def command(tmp_path, monkeypatch):
+  """A function that types a command line; it returns what came of it, and the configs."""
   monkeypatch.chdir(tmp_path)
-  root, ours = logging.getLogger(), logging.getLogger("posexp")
-  before = root.handlers[:], root.level, ours.level
-  # Configuring logging closes all handlers there are, absl's with pytest's own stderr in it.
-  monkeypatch.setattr(logging, "_handlerList", [])
 
   def run(*argv, job=lambda config: None):
     configs = []
@@ -52,15 +34,12 @@ def command(tmp_path, monkeypatch, capsys):
       configs.append(config)
       job(config)
 
-    monkeypatch.setattr(sys, "argv", ["posexp", *argv])
     try:
-      status = launch(noted)
+      return order.command(*argv, job=noted), configs
     except KeyboardInterrupt:  # which would end all tests
       pytest.fail("an interrupt has come through")
-    return status, configs, *capsys.readouterr()
 
-  yield run
-  root.handlers[:], root.level, ours.level = before
+  return run
 
 
 @pytest.fixture
@@ -92,13 +71,13 @@ def fails(seed):
 
 
 def test_one_run(command):
-  status, (config,), _, err = command("encoding=rpr", "rpr.k=4", "seed=3")
+  (status, _, err), (config,) = command("encoding=rpr", "rpr.k=4", "seed=3")
   assert (status, err, config["rpr"]["k"], config["seed"]) == (0, "", 4, 3)
   assert os.listdir() == []
 
 
 def test_a_sweep_says_what_its_jobs_are(command):
-  status, configs, out, err = command("-m", "encoding=none,rpr", "rpr.k=2,4", "runs=here")
+  (status, out, err), configs = command("-m", "encoding=none,rpr", "rpr.k=2,4", "runs=here")
   assert (status, err) == (0, "")
   assert [(c["encoding"], c.get("rpr", {}).get("k")) for c in configs] == [
     ("none", None),
@@ -120,7 +99,7 @@ def test_a_sweep_says_what_its_jobs_are(command):
 
 def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
   typed = "encoding=none,rope", "seeds=2", "seeds=2", "encoding=rpr"
-  status, configs, _, err = command("-m", *typed)
+  (status, _, err), configs = command("-m", *typed)
   assert (status, [config["encoding"] for config in configs]) == (0, ["rpr", "rpr"])
   assert err == "posexp: of encoding=none,rope and encoding=rpr the last counts\n"
 
@@ -149,7 +128,7 @@ def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
   ),
 )
 def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
-  status, configs, _, err = command(*argv)
+  (status, _, err), configs = command(*argv)
   assert (status, err) == (0, "")
   assert [config["encoding"] for config in configs] == encodings
 
@@ -159,14 +138,13 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
 
 @pytest.mark.parametrize(("argv", "message"), some(MISTAKES, 40))
 def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, message):
-  status, configs, out, err = command(*argv.replace("MINE", MINE).split())
-  assert (status, configs, out) == (2, [], "")
-  assert err.startswith(f"posexp: error: {message}")
-  assert err.count("\n") == 1
+  typed, configs = command(*argv.replace("MINE", MINE).split())
+  assert typed.refusal.startswith(message)
+  assert configs == []
 
 
 def test_a_flag_that_is_an_option_names_it(command):
-  assert command("--lr", "0.1")[3].endswith(
+  assert command("--lr", "0.1")[0].err.endswith(
     "as in encoding=rpr; did you mean train.learning_rate?\n"
   )
 
@@ -181,10 +159,9 @@ def test_a_flag_that_is_an_option_names_it(command):
   ],
 )  # fmt: skip
 def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option):
-  status, configs, out, err = command("-m", "seed=0,1", option)
-  assert (status, configs, out) == (2, [], "")
-  assert err.startswith(f"posexp: error: {option}: posexp does not heed this option of Hydra's; ")
-  assert err.count("\n") == 1
+  typed, configs = command("-m", "seed=0,1", option)
+  assert typed.refusal.startswith(f"{option}: posexp does not heed this option of Hydra's; ")
+  assert configs == []
 
 
 LOG, LAUNCH = "hydra.job_logging.", "hydra.launcher."
@@ -232,23 +209,20 @@ def test_a_config_file_runs_no_code_and_reads_no_secret(command, mine, text, mes
   Path(mine, "experiment/bad.yaml").write_text(text)
   Path("x.py").write_text("raise SystemExit('this has been run')")
   Path("y").write_text("precious")
-  status, configs, out, err = command(MINE, "experiment=bad", "--cfg", "job")
-  assert (status, configs, out, Path("y").read_text()) == (2, [], "", "precious")
-  assert err.startswith(f"posexp: error: {message}"), err
-  assert err.count("\n") == 1
+  typed, configs = command(MINE, "experiment=bad", "--cfg", "job")
+  assert typed.refusal.startswith(message)
+  assert (configs, Path("y").read_text()) == ([], "precious")
 
 
 def test_a_config_file_that_is_not_yaml(command, mine):
   Path(mine, "task/bad.yaml").write_text("name: [1\nb: 2")
-  status, _, _, err = command(MINE, "task=bad")
-  assert (status, err.count("\n")) == (2, 1)
-  assert err.startswith("posexp: error: a config file is not valid YAML: while parsing")
-  assert "bad.yaml" in err
+  said = command(MINE, "task=bad")[0].refusal
+  assert said.startswith("a config file is not valid YAML: while parsing")
+  assert "bad.yaml" in said
 
 
 def test_a_user_error_of_a_run_is_one_line(command):
-  status, _, out, err = command("seed=1", job=fails(1))
-  assert (status, out, err) == (2, "", "posexp: error: task.train=x: no such file\n")
+  assert command("seed=1", job=fails(1))[0].refusal == "task.train=x: no such file\n"
 
 
 @pytest.mark.parametrize(("argv", "unbuffered"), [([], ""), ([], "1"), (["--help"], "")])
@@ -281,7 +255,7 @@ def test_a_sweep_goes_on_after_a_failure_and_keeps_the_traceback_of_a_bug(comman
       raise KeyError("oops")
     fails(1)(config)
 
-  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
+  (status, out, err), configs = command("-m", "seed=0,1,2", job=job)
   assert (status, [config["seed"] for config in configs]) == (1, [0, 1, 2])
   first, *said = out.splitlines()
   assert first == "sweep     3 runs: 3 waiting"
@@ -302,7 +276,7 @@ def test_signals_end_a_sweep_with_a_sentence(command, monkeypatch, sent, status)
   # Ctrl-C is ignored in the background jobs of a shell, which the tests may be among.
   before = signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
-    ended, configs, out, err = command(
+    (ended, out, err), configs = command(
       "-m", "seed=0,1", job=lambda config: signal.raise_signal(sent)
     )
   finally:
@@ -314,7 +288,7 @@ def test_signals_end_a_sweep_with_a_sentence(command, monkeypatch, sent, status)
 
 @pytest.mark.parametrize(("asked", "said"), [("install=bash", "complete -o"), ("install=x", "")])
 def test_a_shell_gets_what_completes_options(command, asked, said):
-  status, _, out, err = command("--shell-completion", asked)
+  (status, out, err), _ = command("--shell-completion", asked)
   assert (status, said in out) == ((0, True) if said else (2, True))
   assert bool(err) == (not said)
 
@@ -325,12 +299,11 @@ def test_only_our_own_info_is_shown(command):
       logging.getLogger(name).info("info of %s", name)
     logging.getLogger("another").warning("a warning")
 
-  _, _, out, _ = command(job=job)
-  assert out == "info of posexp\na warning\n"
+  assert command(job=job)[0].out == "info of posexp\na warning\n"
 
 
 def test_help_shows_choices_and_options_with_their_comments(command, mine):
-  status, configs, out, err = command("--help", MINE, "encoding=rpr", "rpr.k=5")
+  (status, out, err), configs = command("--help", MINE, "encoding=rpr", "rpr.k=5")
   assert (status, configs, err) == (0, [], "")
   assert f"encoding=NAME: {ENCODINGS} encoding: rpr" in " ".join(out.split())
   assert max(map(len, out.splitlines())) <= 100
@@ -348,7 +321,7 @@ def test_help_shows_choices_and_options_with_their_comments(command, mine):
   assert not any(line.startswith("hydra") for line in lines)
   index, shown = out.split("sections, each by itself")[1].split("\n\n", 1)
   assert {*re.findall(r"\w+", index)} > {"run", "encoding", "experiment", "task", "rpr", "xpos"}
-  status, _, some, _ = command("--help", "rpr", MINE, "encoding=rpr", "rpr.k=5", "run")
+  (status, some, _), _ = command("--help", "rpr", MINE, "encoding=rpr", "rpr.k=5", "run")
   assert [part in shown for part in some.strip("\n").split("\n\n")] == [True, True]
   assert some.startswith("  rpr:\n    k: 5 ")
 

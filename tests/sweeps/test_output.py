@@ -118,8 +118,6 @@ def test_a_finished_run_shows_its_result_again(whole):
 )
 def test_mistakes_are_one_line(options, argv, message):
   Path("empty.jsonl").touch()
-  status, out, err = command(*options, "runs=mistakes", *SHORT, *argv.split())
-  assert (status, out) == (2, "")
-  assert err.startswith(f"posexp: error: {message}")
-  assert err.count("\n") == 1
+  typed = command(*options, "runs=mistakes", *SHORT, *argv.split())
+  assert typed.refusal.startswith(message)
   assert summaries("mistakes") == {}

@@ -25,6 +25,8 @@ from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, RUNNING, Sweep
 from posexp.training import device_shares, devices
 
+pytestmark = pytest.mark.usefixtures("composed_once")
+
 TESTS = Path(__file__).parents[1]
 SIZE = 24 << 20  # bytes of one of several arrays that a step frees
 ENTRY = """
@@ -180,13 +182,13 @@ def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
   process = subprocess.Popen(
     [sys.executable, "entry.py", "-m", "seed=0,1,2", "workers=2"],
     cwd=tmp_path,
-    env=os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+    env=os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS}:{TESTS / 'sweeps'}"},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
   )
-  wait(lambda: len(list(tmp_path.glob("runs/*/*/*/*/begun"))) == 2)
+  wait(lambda: process.poll() or len(list(tmp_path.glob("runs/*/*/*/*/begun"))) == 2)
   process.send_signal(sent)
   _, err = process.communicate(timeout=300)
   wait(lambda: len(list(tmp_path.glob("runs/*/*/*/*/saved"))) == 2)
@@ -257,9 +259,6 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   (tmp_path / "jax.py").write_text("import os; os.kill(os.getpid(), 9)")
   with pytest.raises(UserError, match="JAX finds no device: asked for them, it ended with -9"):
     device_shares.devices(2, 9)
-
-
-# Command line
 
 
 # The table of states
