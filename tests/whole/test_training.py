@@ -156,7 +156,7 @@ DRAWN = random.Random(SEED).choice(RELATIONS)
 EIGHT = """
 import json, sys
 import jax, numpy as np
-sys.path.insert(0, sys.argv[1])
+sys.path += [sys.argv[1], f"{sys.argv[1]}/whole"]
 from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, program, uneven
 from jax.sharding import Mesh
 from posexp.training.devices import shard
