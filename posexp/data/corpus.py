@@ -87,7 +87,9 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
 
   def trained(_: int) -> str:
     if kind == "given":
-      raise UserError("task.tokenizer=given is for init=hf:FOLDER, whose tokenizer it is")
+      raise UserError(
+        "task.tokenizer=given is the tokenizer of a released model; it needs init=hf:FOLDER"
+      )
     others = (text for split in EVALUATED for text in found[split].texts())
     train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size, others)
     return storage.cached("vocabularies", train, digest, kind, size)

@@ -58,7 +58,12 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   found = [_by_group(every, of)]
   found += [_against_option(results, key) for key in results.by]
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
-    found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))
+    points = []
+    for group in groups:
+      steps, values = curve(list(group.repeats.values()), key)
+      for step, column in zip(steps.tolist(), values.T, strict=True):
+        points.append(Point(group, group.label, step, estimate(column), column.tolist()))
+    found.append(Chart("steps", "step", score(key, table), points))
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
   for cost in DRAWN:
@@ -88,19 +93,19 @@ def differences(results: Results) -> Chart:
 def lengths(results: Results) -> Chart | None:
   """Return the score by length within and beyond training, the farthest reaching group first.
 
-  Return None where the task is not measured by length in both, or where what is beyond training is
-  not so by its length.
+  Return None if a split is not measured by length, or if both have the same lengths, so that what
+  lies beyond training is something else.
   """
   parts = scores.by_part(results.score, results.runs)
   if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
     return None
-  columns = [each for split in SPLITS for each in parts[split]]
-  if len({each.part for each in columns}) < len(columns):
+  columns = [part for split in SPLITS for part in parts[split]]
+  if len({score.part for score in columns}) < len(columns):
     return None
   groups = [group for group in results.groups if group.repeats]
   groups.sort(key=lambda group: _order(group, columns), reverse=True)
-  points = [_cell(group, each, each.part, columns[-1]) for group in groups for each in columns]
-  levels = ([run.score(f"chance/{each.key}") for run in results.runs] for each in columns)
+  points = [_cell(group, of, of.part, columns[-1]) for group in groups for of in columns]
+  levels = ([run.score(f"chance/{of.key}") for run in results.runs] for of in columns)
   chance = [next(filter(None, level), None) for level in levels]
   y, last = columns[0]._replace(split="", part=""), parts["test"][-1].part
   return Chart("lengths", "length", y, points, place(last), chance)
@@ -179,13 +184,6 @@ def _against_option(results: Results, key: str) -> Chart:
       others = {other: each for other, each in group.values.items() if other != key}
       points.append(_point(group, label(others, group.runs), value, results.score))
   return Chart("numbers", key, results.score, points)
-
-
-def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
-  for group in groups:
-    steps, values = curve(list(group.repeats.values()), key)
-    for step, column in zip(steps.tolist(), values.T, strict=True):
-      yield Point(group, group.label, step, estimate(column), column.tolist())
 
 
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:

@@ -53,7 +53,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   notes, found = [], []
   for each, field, runs in named:
     name = getattr(each, field)
-    labels = {asked[name]} if name in asked else {_declared(run, name) for run in runs}
+    labels = {asked[name]} if name in asked else {declared(run).get(name, "") for run in runs}
     if len(labels) > 1:
       notes.append(f"{name} keeps its name: only some of its runs declare another, or not the same")
     elif label := labels.pop() if labels else "":
@@ -74,8 +74,8 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   return [*dict.fromkeys(notes)]
 
 
-def _declared(run: Run, name: str) -> str:
-  """Return the label that a run's experiment declares for a name; "" if it declares none."""
-  given = run.config.get("labels")
-  labels = given.items() if isinstance(given, Mapping) else ()
-  return next((one_line(str(label)) for key, label in labels if str(key) == name), "")
+def declared(run: Run) -> Labels:
+  """Return the labels that a run's experiment declares, by names of groups and tasks."""
+  labels = run.config.get("labels")
+  pairs = labels.items() if isinstance(labels, Mapping) else ()
+  return {str(name): one_line(str(label)) for name, label in pairs}

@@ -82,7 +82,12 @@ def table(tasks: Sequence[Results]) -> Paper:
   each task: means with their intervals, the seeds that learned, and marks of differences.
   """
   found = [{one_line(group.label): group for group in each.groups} for each in tasks]
-  names = sorted(dict.fromkeys(name for each in found for name in each), key=_rank(found))
+
+  def rank(name: str) -> float:
+    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
+    return sum(places) / len(places)
+
+  names = sorted(dict.fromkeys(name for groups in found for name in groups), key=rank)
   heads = ["", *(f"{one_line(each.task)}: {one_line(each.score.title)}" for each in tasks)]
   rows = [
     [name, *(_cell(groups.get(name), each) for groups, each in zip(found, tasks, strict=True))]
@@ -95,16 +100,6 @@ def table(tasks: Sequence[Results]) -> Paper:
     if group.estimate.mean == each.ranked[0].estimate.mean and len(each.ranked) > 1
   }
   return Paper((heads, rows), best, _caption(tasks))
-
-
-def _rank(found: Sequence[dict[str, Group]]):
-  """Return the key by which rows are sorted: the mean of a group's places in the tasks it is in."""
-
-  def mean(name: str) -> float:
-    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
-    return sum(places) / len(places)
-
-  return mean
 
 
 def _cell(group: Group | None, results: Results) -> str:

@@ -254,11 +254,6 @@ def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
   return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
 
 
-def share_measure(right: np.ndarray) -> Measure:
-  """Return the per cent of examples that are right, from bool [N]."""
-  return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
-
-
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   """Return the scores of some measures [measures,1+samples]: first of all examples, then of draws
   of them, which all measures share.

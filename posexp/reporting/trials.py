@@ -61,17 +61,13 @@ def tuned_table(task: str, found: Sequence[Tuning], results: Sequence[Results]) 
     seeds = counted(max(len(point.runs) for point in each.points), "seed")
     row = [each.label, f"{len(each.points)} × {seeds}", each.best.typed if each.best else MISSING]
     row.append(each.score.number(each.best.mean) if each.best else MISSING)
-    rows.append([*row, *(_result(sides[kind], digests[kind]) for kind in sides)])
+    for kind, side in sides.items():
+      groups = [group for group in side.ranked if digests[kind] in {r.digest for r in group.runs}]
+      mean = groups[0].estimate if groups else None
+      row.append(f"{side.shown(mean)} (n = {mean.n})" if mean else MISSING)
+    rows.append(row)
   valid = next((each.score.title for each in found if each.score), "validation")
   return ["", "trials", "chosen", valid, *(f"{sides[k].score.title}, {k}" for k in sides)], rows
-
-
-def _result(results: Results, digest: str | None) -> str:
-  """Return the mean of the runs with a digest, its interval and the number of seeds."""
-  for group in results.ranked:
-    if any(run.digest == digest for run in group.runs):
-      return f"{results.shown(group.estimate)} (n = {group.estimate.n})"
-  return MISSING
 
 
 def trial_table(found: Sequence[Tuning]) -> Table:

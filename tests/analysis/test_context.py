@@ -20,7 +20,7 @@ from posexp.analysis.context import Curve
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError
-from posexp.reporting import effective_lengths
+from posexp.reporting import contexts
 from posexp.runs import read_run
 from posexp.runs.context_losses import (
   ContextLosses,
@@ -207,7 +207,7 @@ def paper(group, i, share, step, c):
   return None
 
 
-@pytest.mark.parametrize("share", effective_lengths.SHARES)
+@pytest.mark.parametrize("share", contexts.SHARES)
 def test_effective_lengths_are_those_of_the_paper(share):
   draw = np.random.default_rng(1)
   text = draw.gamma(2, 1, 200)
@@ -219,7 +219,7 @@ def test_effective_lengths_are_those_of_the_paper(share):
     }
     for end in ends
   ]
-  found = [effective_lengths.relative_effective_length(group, i, share) for i in range(3)]
+  found = [contexts.relative_effective_length(group, i, share) for i in range(3)]
   wanted = [paper(group, i, share, 100, 100) for i in range(3)]
   assert [None if each.reached_end else each.tokens for each in found] == wanted
   assert found[0].tokens < found[1].tokens < found[2].tokens
