@@ -54,7 +54,14 @@ def clean(args: argparse.Namespace) -> int:
       typed = shlex.join(map(str, args.runs))
       print(f"python -m posexp.clean {typed} --keep {keep}   # frees {_megabytes(size)}")
     return 0
-  freed = sum(_free(each, args.keep) for each in runs)
+  freed = 0
+  for run in runs:
+    if paths := spare(run, args.keep):
+      freed += _size(paths)
+      with lock(run.path):  # no other process may have its folder
+        storage.unlinked(run.path / "checkpoints")
+        for path in paths:
+          storage.discard(path)
   print(f"freed {_megabytes(freed)}")
   return freed
 
@@ -66,18 +73,6 @@ def spare(run: Run, keep: str) -> list[Path]:
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
   found = run.path.glob("checkpoints/*")
   return [path for path in found if path.name.isdigit() and int(path.name) not in best]
-
-
-def _free(run: Run, keep: str) -> int:
-  """Remove what a run can spare while no other process has its folder; return the bytes."""
-  paths = spare(run, keep)
-  size = _size(paths)
-  if paths:
-    with lock(run.path):
-      storage.unlinked(run.path / "checkpoints")
-      for path in paths:
-        storage.discard(path)
-  return size
 
 
 def _table(runs: Sequence[Run]) -> str:

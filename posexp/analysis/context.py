@@ -83,10 +83,7 @@ def sampled(
   """
   snapshot, stream = trained.snapshot, trained.data.streams[split]
   given = snapshot, stream, trained.data.vocabulary.bytes_of, contexts
-  if rows:
-    found = windows.in_rows(*given, positions or windows.TARGETS)
-  else:
-    found = windows.by_context(*given, positions)
+  found = windows.by_context(*given, positions, windows.ROW if rows else 1)
   nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
   blocks = len(found.place) // (windows.ROW if rows else 1)
   reasons = {context: windows.refused(snapshot, stream, context) for context in sorted(contexts)}

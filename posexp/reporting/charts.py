@@ -56,7 +56,13 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
   found = [_by_group(every, of)]
-  found += [_against_option(results, key) for key in results.by]
+  for key in results.by:  # a line for each combination of the other options
+    points = []
+    for group in every:
+      if (value := number(group.values[key])) is not None:
+        others = {name: group.values[name] for name in group.values if name != key}
+        points.append(_point(group, label(others, group.runs), value, of))
+    found.append(Chart("numbers", key, of, points))
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
     points = []
     for group in groups:
@@ -173,17 +179,6 @@ def _by_group(groups: Sequence[Group], of: Score) -> Chart:
   """Return the means of groups in any score that runs have as a whole."""
   points = [_cell(group, of, group.label) for group in groups]
   return Chart("names", "group", of, [point for point in points if point.found.n])
-
-
-def _against_option(results: Results, key: str) -> Chart:
-  """Return the score against a numeric option, with a line for each combination of the others."""
-  points = []
-  for group in results.ranked:
-    value = number(group.values[key])
-    if value is not None:
-      others = {other: each for other, each in group.values.items() if other != key}
-      points.append(_point(group, label(others, group.runs), value, results.score))
-  return Chart("numbers", key, results.score, points)
 
 
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:

@@ -6,23 +6,15 @@ many tokens before, wherever segments and documents begin; earlier tokens are no
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax import Array
 
 from posexp.data.examples import Batch
 from posexp.data.streams import Stream
 from posexp.data.vocabulary import END
 from posexp.errors import UserError
-from posexp.models.cross_entropy import AT_ONCE, scores
-from posexp.models.language_model import LanguageModel
 from posexp.runs.context_losses import ContextLosses
 from posexp.status import doing
 from posexp.tasks.contract import Snapshot
@@ -75,6 +67,8 @@ def losses(
   Windows have `context` tokens; `last` int [N] are the places of their last targets. With a memory,
   contexts up to `longest` share a program; without one, each has its own.
   """
+  from posexp.models.window_losses import window_losses  # loads JAX
+
   memory = snapshot.model().stack.size.memory
   width = -(-(longest or context) // stream.segment) * stream.segment if memory else context
   scored_at_once = min(scored, stream.segment) if memory else scored
@@ -111,45 +105,24 @@ def by_context(
   stream: Stream,
   bytes_of: np.ndarray,
   contexts: Sequence[int],
-  positions: int | None = None,
+  targets: int | None = None,
+  row: int = 1,
 ) -> ContextLosses:
   """Return losses of the same random targets with each of the contexts that the model can read.
 
-  `bytes_of` int [V] is the number of bytes of each token of the vocabulary.
-
-  Raises:
-    UserError: the text is too short.
-  """
-  place = drawn(stream, max(contexts), positions)
-  return _measured(snapshot, stream, bytes_of, contexts, place, 1)
-
-
-def in_rows(
-  snapshot: Snapshot, stream: Stream, bytes_of: np.ndarray, contexts: Sequence[int], targets: int
-) -> ContextLosses:
-  """Return what `by_context` does, of about so many targets in rows of ROW, in less time.
-
-  A window of c tokens scores its last c/16 targets, or the power of two below that, and at most
-  ROW. They have at least 15/16 of c tokens before them.
+  `bytes_of` int [V] is the number of bytes of each token of the vocabulary. Of about so many
+  `targets`, each is read by itself, or in a `row` of ROW neighbors, which takes less time: then a
+  window of c tokens scores its last c/16 targets, or the power of two below that, and at most ROW.
+  They have at least 15/16 of c tokens before them.
 
   Raises:
     UserError: the text is too short.
   """
   longest = max(contexts)
-  most = max(0, len(stream.tokens) - longest) // ROW
-  place = drawn(stream, longest, min(-(-targets // ROW), most) or None, ROW)
-  return _measured(snapshot, stream, bytes_of, contexts, place, ROW)
-
-
-def _measured(
-  snapshot: Snapshot,
-  stream: Stream,
-  bytes_of: np.ndarray,
-  contexts: Sequence[int],
-  last: np.ndarray,
-  row: int,
-) -> ContextLosses:
-  """Return the losses of rows of targets, of which `last` int [N] are the places of the last."""
+  if row > 1:
+    most = max(0, len(stream.tokens) - longest) // row
+    targets = min(-(-(targets or TARGETS) // row), most) or None
+  last = drawn(stream, longest, targets, row)
   doing("measuring losses by context")
   place = (last[:, None] - np.arange(row)[::-1]).reshape(-1)
   nats = {}
@@ -157,63 +130,7 @@ def _measured(
     if refused(snapshot, stream, context) is None:
       scored = min(row, 1 << max(0, (context // ROW).bit_length() - 1))
       ends = place[scored - 1 :: scored]
-      found = losses(snapshot, stream, ends, context, scored=scored, longest=max(contexts))
+      found = losses(snapshot, stream, ends, context, scored=scored, longest=longest)
       nats[context] = found.reshape(-1)
   text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
   return ContextLosses(text, place, bytes_of[stream.tokens[place]], nats)
-
-
-@functools.lru_cache(maxsize=32)
-def window_losses(
-  graphdef: nnx.GraphDef, segment: int, scored: int
-) -> Callable[..., dict[str, Array]]:
-  """Compile (params, settings, batch) -> nll in nats of the last `scored` targets per window.
-
-  A batch has tokens and labels int [B,W] and, if tokens do not see all tokens before them,
-  documents int [B,W]. A model without a memory reads a window at once. With a memory, W is a
-  multiple of the segment, windows end at W, and tokens before a window have document −1: the memory
-  starts empty, and segments without a window are not read. The result may then be wider than asked:
-  it has up to `scored` targets of each segment.
-  """
-
-  @jax.jit
-  def losses(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
-    model = nnx.merge(graphdef, params, settings)
-    if model.stack.size.memory:
-      return {"nll": in_segments(model, batch, segment, scored)}
-    hidden, _ = model.hidden(batch, ())
-    return {"nll": nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])}
-
-  return losses
-
-
-def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, scored: int) -> Array:
-  """Return the nll of windows read with a memory, float32 [B,W/T·min(T,scored)], 0 if not read."""
-  (rows, width), scored = batch["tokens"].shape, min(segment, scored)
-  first = jnp.argmax((batch["documents"] >= 0).any(0)) // segment
-
-  def read(number: Array, state: tuple[Array, Any]) -> tuple[Array, Any]:
-    found, carry = state
-    part = {
-      name: jax.lax.dynamic_slice_in_dim(batch[name], number * segment, segment, axis=1)
-      for name in ("tokens", "labels", "documents")
-    }
-    hidden, carry = model.hidden(part | {"fresh": jnp.zeros(rows, bool)}, carry)
-    values = nll(model, hidden[:, -scored:], part["labels"][:, -scored:])
-    return jax.lax.dynamic_update_slice(found, values, (0, number * scored)), carry
-
-  count = width // segment
-  empty = jnp.zeros((rows, count * scored)), model.initial_carry(rows)
-  return jax.lax.fori_loop(first, count, read, empty)[0]
-
-
-def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
-  """Return −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
-  reader = model.reader
-  at_once = max(1, AT_ONCE // (len(labels) * reader.kernel.shape[1]))
-  found = jax.lax.map(
-    lambda token: scores(reader.logits(token[0]), token[1])[0],
-    (hidden.swapaxes(0, 1), labels.T),
-    batch_size=at_once,
-  )
-  return found.T

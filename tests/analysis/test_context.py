@@ -129,16 +129,16 @@ def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
 
 def test_all_contexts_with_a_memory_share_a_program(trained):
   given = trained.snapshot, stream(trained), trained.data.vocabulary.bytes_of
-  windows.by_context(*given, [3, 8, 20, 40], positions=8)
+  windows.by_context(*given, [3, 8, 20, 40], targets=8)
   with compilations() as counts:
-    windows.by_context(*given, [5, 16, 33, 40], positions=8)
+    windows.by_context(*given, [5, 16, 33, 40], targets=8)
   assert "losses" not in counts
 
 
 def test_rows_of_targets_have_nearly_their_context(trained):
   plain = without_memory(trained)
   given = plain.snapshot, stream(plain), plain.data.vocabulary.bytes_of
-  found = windows.in_rows(*given, [16, 32], 40)
+  found = windows.by_context(*given, [16, 32], 40, windows.ROW)
   assert len(found.place) == len({*found.place}) == 48  # whole rows of 16
   for exact, of, begin, step in ((16, 16, 0, 1), (31, 32, 0, 2), (32, 32, 1, 2)):
     place = found.place[begin::step]
