@@ -77,7 +77,7 @@ def spare(run: Run, keep: str) -> list[Path]:
 
 def _table(runs: Sequence[Run]) -> str:
   rows = []
-  for task in sorted({each.task for each in runs}):
+  for task in sorted({run.task for run in runs}):
     own = [each for each in runs if each.task == task]
     unfinished = sum(each.summary is None for each in own)
     held = _size(each.path / "checkpoints" for each in own)
@@ -90,7 +90,7 @@ def _table(runs: Sequence[Run]) -> str:
 def _size(folders: Iterable[Path]) -> int:
   """Return the bytes of the files in folders, at any depth."""
   files = (each for folder in folders for each in folder.rglob("*") if not each.is_dir())
-  return sum(each.lstat().st_size for each in files)
+  return sum(file.lstat().st_size for file in files)
 
 
 def _megabytes(size: int) -> str:

@@ -175,7 +175,7 @@ def _fonts_for(characters: frozenset[str]) -> tuple[list[str], set[str]]:
 
 def _had(font: FT2Font, characters: Iterable[str]) -> set[str]:
   """Return the characters that a font has."""
-  return {each for each in characters if font.get_char_index(ord(each))}
+  return {character for character in characters if font.get_char_index(ord(character))}
 
 
 def drawn(figure: Figure, kind: str) -> bytes:

@@ -61,7 +61,7 @@ def given(task) -> dict[str, str]:
 
 def wanted(task) -> dict[str, str]:
   """Return the names of the columns that a task reads, by its options for them."""
-  return {each: getattr(task, each) for each in task.columns if getattr(task, each)}
+  return {column: getattr(task, column) for column in task.columns if getattr(task, column)}
 
 
 def notes(task) -> list[str]:
@@ -218,7 +218,7 @@ def _document(task, where: str, record: dict) -> bytes:
 
 def _labeled(task, split: str, where: str, record: dict) -> Row:
   """Return the text of a row and its label."""
-  text, label = (_pick(task, record, each, where) for each in task.columns)
+  text, label = (_pick(task, record, column, where) for column in task.columns)
   text = _text(text, task.max_length, "text", where)
   finite = not isinstance(label, float) or math.isfinite(label)
   if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
@@ -250,7 +250,7 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
-  plain = {each.strip().casefold(): each for each in columns}
+  plain = {column.strip().casefold(): column for column in columns}
   near = nearest(name, columns) or plain.get(name.strip().casefold())
   there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
   if near == f'"{name}"':

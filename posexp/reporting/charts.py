@@ -171,7 +171,7 @@ def _order(group: Group, columns: Sequence[Score]) -> tuple[int, float]:
   runs = group.counting(columns[-1])
   if not runs:
     return -1, 0.0
-  means = np.mean([[run.score(each.key) or 0.0 for each in columns] for run in runs], axis=0)
+  means = np.mean([[run.score(column.key) or 0.0 for column in columns] for run in runs], axis=0)
   return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
 
 

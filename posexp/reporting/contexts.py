@@ -55,7 +55,7 @@ def of_little_gain(results: Results) -> Iterator[str]:
 
 def _values(group: Group, key: str) -> list[float]:
   values = (run.score(key) for run in group.counting(score(key)))
-  return [each for each in values if each is not None]
+  return [value for value in values if value is not None]
 
 
 def _cell(group: Group, key: str) -> str:
@@ -64,7 +64,7 @@ def _cell(group: Group, key: str) -> str:
     return MISSING
   if key == HOLDS_TO:
     found = estimate(np.log2(values))
-    mean, low, high = (f"{2.0**each:,.0f}" for each in found.ends)
+    mean, low, high = (f"{2.0**end:,.0f}" for end in found.ends)
     if any(_holds(run, key, "context/loss/") for run in group.counted.values()):
       return f"≥ {mean}"
     return f"{mean} ({low} to {high})" if found.half else mean

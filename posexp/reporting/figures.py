@@ -109,11 +109,11 @@ def figures(results: Results) -> Iterator[Figure]:
     parts[0].append(compared)
   if (by_length := charts.lengths(results)) is not None:
     parts.insert(int(scored), [by_length, by_length._replace(kind="curves")])
-  for each in parts:
-    title = each[0].title
-    if each[0] is by_length:
+  for part in parts:
+    title = part[0].title
+    if part[0] is by_length:
       title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task).strip('-')}"
-    yield Figure(title, each, says(each, results), results)
+    yield Figure(title, part, says(part, results), results)
 
 
 def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:

@@ -206,7 +206,7 @@ def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]
       return best, f"of {len(found)} groups of {encoding} the best by {title}"
 
   def order(group: Group) -> list[tuple[bool, float, str]]:
-    return [(number(each) is None, number(each) or 0.0, each) for each in group.values.values()]
+    return [(number(value) is None, number(value) or 0.0, value) for value in group.values.values()]
 
   return min(groups, key=order), "the first in the order of its options" if len(groups) > 1 else ""
 
@@ -220,5 +220,5 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
       break
   of = score_of(key, table)
   sign = 1 if of.metric.higher_is_better else -1
-  means = [sign * sum(each) / len(each) for each in values]
+  means = [sign * sum(value) / len(value) for value in values]
   return groups[means.index(max(means))], of.title

@@ -43,7 +43,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   Raises:
     UserError: no group and no task has a name that was asked for, or two would have one label.
   """
-  named: list[tuple[Any, str, list[Run]]] = [(each, "task", each.runs) for each in tasks]
+  named: list[tuple[Any, str, list[Run]]] = [(results, "task", results.runs) for results in tasks]
   named += [(group, "label", group.runs) for each in tasks for group in each.groups]
   names = dict.fromkeys(getattr(each, field) for each, field, _ in named)
   if missing := [name for name in asked if name not in names]:

@@ -81,7 +81,7 @@ def table(tasks: Sequence[Results]) -> Paper:
   """Return a row for each group by its label, those of the best mean rank first, and a column for
   each task: means with their intervals, the seeds that learned, and marks of differences.
   """
-  found = [{one_line(group.label): group for group in each.groups} for each in tasks]
+  found = [{one_line(group.label): group for group in results.groups} for results in tasks]
 
   def rank(name: str) -> float:
     places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
@@ -117,7 +117,7 @@ def _caption(tasks: Sequence[Results]) -> str:
   """Return what the table shows, as far as it is so."""
   seeds = sorted({len(group.repeats) for each in tasks for group in each.groups if group.repeats})
   number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
-  percent = [one_line(each.task) for each in tasks if each.score.metric.percent]
+  percent = [one_line(results.task) for results in tasks if results.score.metric.percent]
   units = " in per cent" if len(percent) == len(tasks) else ""
   units = f" ({', '.join(percent)}: per cent)" if percent and not units else units
   lower = [one_line(each.task) for each in tasks if not each.score.metric.higher_is_better]
@@ -149,11 +149,11 @@ def _tex(text: str) -> str:
 def data(tasks: Sequence[Results]) -> pd.DataFrame:
   """Return the same table as numbers: five columns for each task, in the units of summary.json."""
   rows: dict[str, dict[str, object]] = {}
-  for each in tasks:
-    for group in each.groups:
+  for results in tasks:
+    for group in results.groups:
       row = rows.setdefault(one_line(group.label), {"group": one_line(group.label)})
       mean, low, high = group.estimate.mean, group.estimate.low, group.estimate.high
       found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
       found |= {"learned": len(group.counted), "p (Holm)": group.difference.holm}
-      row |= {f"{each.task} {name}": value for name, value in found.items()}
+      row |= {f"{results.task} {name}": value for name, value in found.items()}
   return sheet([*rows.values()])

@@ -217,7 +217,7 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
 
 def _apart(results: Results) -> str:
   """Say what to type for a mean where all groups are mixed."""
-  return next((way for each in results.groups if (way := _way_out(each, results))), "")
+  return next((way for group in results.groups if (way := _way_out(group, results))), "")
 
 
 def _way_out(group: Group, results: Results) -> str:

@@ -96,7 +96,7 @@ def _of_group(point: Point, chart: Chart, results: Results) -> Spec:
   base = point.group is results.baseline
   row = data_row(point, chart.y) | {"base": base}
   if chart.kind == "names":
-    return row | {"told": True, "each": [plain(chart.y.factor * each) for each in point.seeds]}
+    return row | {"told": True, "each": [plain(chart.y.factor * seed) for seed in point.seeds]}
   told = base or outcome(point.group, results) in ("better", "worse")
   return row | {"told": told, "each": []} | ({"mean": 0.0, "shown": "the baseline"} if base else {})
 
@@ -148,7 +148,7 @@ def _map(chart: Chart) -> Spec:
                   "color": {"condition": {"test": dark, "value": "#ffffff"}, "value": "#1b1b1f"},
                   "opacity": {"condition": [{"test": narrow, "value": 0}, PALE], "value": 0.12}}},
   ]  # fmt: skip
-  within = [each for each in columns if chart.trained and place(each) <= chart.trained]
+  within = [column for column in columns if chart.trained and place(column) <= chart.trained]
   if within:
     end = x | {"field": "x", "bandPosition": 1}
     layers.append({

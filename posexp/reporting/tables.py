@@ -39,7 +39,7 @@ def score_table(results: Results) -> Table:
 
 def _left_out(results: Results) -> bool:
   """Return whether some seeds have not learned the task, and so are in no mean."""
-  return results.gated and any(len(each.counted) < len(each.repeats) for each in results.groups)
+  return results.gated and any(len(group.counted) < len(group.repeats) for group in results.groups)
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
@@ -130,7 +130,7 @@ def means(tasks: Sequence[Results]) -> Iterator[str]:
   """Yield the lines of a table of means for each task, and which command reports more."""
   for each in tasks:
     yield from ("", each.title, tabulated(score_table(each), "plain"))
-  folders = dict.fromkeys(pasted(run.path.parents[2]) for each in tasks for run in each.runs)
+  folders = dict.fromkeys(pasted(run.path.parents[2]) for results in tasks for run in results.runs)
   yield f"more: python -m posexp.report {' '.join(folders)}"
 
 

@@ -58,7 +58,7 @@ def of_score(y: Score) -> str:
 def data_row(point: Point, y: Score) -> Spec:
   """Return a point as data: in the unit of its axis, and as text for who hovers over it."""
   found, seeds = point.found, sorted(point.seeds, reverse=True)
-  mean, low, high = (None if np.isnan(each) else plain(y.factor * each) for each in found.ends)
+  mean, low, high = (None if np.isnan(end) else plain(y.factor * end) for end in found.ends)
   shown = point.state or ("" if mean is None else y.number(found.mean))
   if low is not None:
     shown += f" ({y.number(found.low)} to {y.number(found.high)})"
@@ -132,7 +132,7 @@ def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
   lines = [textwrap.wrap(each, NAME, break_on_hyphens=False) or [""] for each in distinct(labels)]
   axis = {"labelExpr": "split(datum.label, '\\n')", "domain": False, "ticks": False, "grid": False}
   axis |= {"labelPadding": 6}
-  return ["\n".join(each) for each in lines], axis, 9 + 12 * max(map(len, lines))
+  return ["\n".join(line) for line in lines], axis, 9 + 12 * max(map(len, lines))
 
 
 def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:

@@ -291,7 +291,7 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
 
 def spelled(data: TextData, rows: Iterable[np.ndarray]) -> Iterator[str]:
   """Yield the text of each row of tokens."""
-  return (data.vocabulary.decode(each.tolist()).decode(errors="replace") for each in rows)
+  return (data.vocabulary.decode(row.tolist()).decode(errors="replace") for row in rows)
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
