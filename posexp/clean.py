@@ -54,7 +54,14 @@ def clean(args: argparse.Namespace) -> int:
       typed = shlex.join(map(str, args.runs))
       print(f"python -m posexp.clean {typed} --keep {keep}   # frees {_megabytes(size)}")
     return 0
-  freed = sum(_free(each, args.keep) for each in runs)
+  freed = 0
+  for run in runs:
+    if paths := spare(run, args.keep):
+      freed += _size(paths)
+      with lock(run.path):  # no other process may have its folder
+        storage.unlinked(run.path / "checkpoints")
+        for path in paths:
+          storage.discard(path)
   print(f"freed {_megabytes(freed)}")
   return freed
 
@@ -68,21 +75,9 @@ def spare(run: Run, keep: str) -> list[Path]:
   return [path for path in found if path.name.isdigit() and int(path.name) not in best]
 
 
-def _free(run: Run, keep: str) -> int:
-  """Remove what a run can spare while no other process has its folder; return the bytes."""
-  paths = spare(run, keep)
-  size = _size(paths)
-  if paths:
-    with lock(run.path):
-      storage.unlinked(run.path / "checkpoints")
-      for path in paths:
-        storage.discard(path)
-  return size
-
-
 def _table(runs: Sequence[Run]) -> str:
   rows = []
-  for task in sorted({each.task for each in runs}):
+  for task in sorted({run.task for run in runs}):
     own = [each for each in runs if each.task == task]
     unfinished = sum(each.summary is None for each in own)
     held = _size(each.path / "checkpoints" for each in own)
@@ -95,7 +90,7 @@ def _table(runs: Sequence[Run]) -> str:
 def _size(folders: Iterable[Path]) -> int:
   """Return the bytes of the files in folders, at any depth."""
   files = (each for folder in folders for each in folder.rglob("*") if not each.is_dir())
-  return sum(each.lstat().st_size for each in files)
+  return sum(file.lstat().st_size for file in files)
 
 
 def _megabytes(size: int) -> str:

@@ -231,11 +231,11 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
   """Print the relative effective context lengths of runs, and return them by the runs' names."""
-  from posexp.reporting import effective_lengths
+  from posexp.reporting import contexts
   from posexp.runs import read_run
 
-  found = effective_lengths.effective_lengths([*map(read_run, args.runs)], args.split)
-  print(effective_lengths.length_table(found))
+  found = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
+  print(contexts.length_table(found))
   return found
 
 

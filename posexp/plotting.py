@@ -151,7 +151,13 @@ def _fonts_for(characters: frozenset[str]) -> tuple[list[str], set[str]]:
   first, and the characters that no font has.
   """
   default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
-  left = {each for each in characters if _is_seen(each)} - _had(default, characters)
+  # A selector of variants changes the character before it, as marks of format do.
+  seen = {
+    each
+    for each in characters
+    if not (each.isspace() or "\ufe00" <= each <= "\ufe0f" or unicodedata.category(each) == "Cf")
+  }
+  left = seen - _had(default, characters)
   families, manager = [], font_manager.fontManager
   files = {*font_manager.findSystemFonts()} if left else set()
   for path in files - {entry.fname for entry in manager.ttflist}:
@@ -169,16 +175,7 @@ def _fonts_for(characters: frozenset[str]) -> tuple[list[str], set[str]]:
 
 def _had(font: FT2Font, characters: Iterable[str]) -> set[str]:
   """Return the characters that a font has."""
-  return {each for each in characters if font.get_char_index(ord(each))}
-
-
-def _is_seen(character: str) -> bool:
-  """Return whether a character is drawn; a selector of variants changes the one before it, as
-  marks of format do.
-  """
-  selector = "\ufe00" <= character <= "\ufe0f"
-  hidden = character == "\n" or unicodedata.category(character) == "Cf"
-  return not (hidden or character.isspace() or selector)
+  return {character for character in characters if font.get_char_index(ord(character))}
 
 
 def drawn(figure: Figure, kind: str) -> bytes:

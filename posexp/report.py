@@ -69,7 +69,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   args = parser.parse_args(list(argv))
   if args.records is not None and args.records.suffix != ".parquet":
     raise UserError(f"--records {args.records}: give it the ending .parquet")
-  if unknown := [each for each in args.figures if each not in ("pdf", "svg", "png")]:
+  if unknown := [kind for kind in args.figures if kind not in ("pdf", "svg", "png")]:
     raise UserError(f"--figures {unknown[0]}: there are pdf, svg and png")
   return args
 
@@ -117,7 +117,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   sections = [*begun, *trials.sections(tuned, tasks)]
   said = text.document(sections) + tables.document(tasks, notes)
   print(said)
-  if (tasks or any(each.figures for each in sections)) and not args.no_files:
+  if (tasks or any(section.figures for section in sections)) and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
       write(tasks, notes, said, args.out, sections, args.figures)
@@ -156,7 +156,7 @@ def write(
   for name, rows in data.items():
     rows.to_csv(out / f"{name}.csv", index=False, errors="replace")
   if kinds:
-    every = [each for section in sections for each in section.figures]
+    every = [figure for section in sections for figure in section.figures]
     every += [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
     figures.save(every, out / "figures", kinds)
 

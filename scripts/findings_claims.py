@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import claims
 import yaml
 
 from posexp.errors import UserError
 from posexp.report import arguments
-from posexp.reporting import claims, labels, results, tables
+from posexp.reporting import labels, results, tables
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL, Contrast, contrast

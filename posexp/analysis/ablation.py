@@ -140,7 +140,7 @@ def table(result: dict[str, Any], known: Off) -> str:
 
 
 def name(row: dict[str, Any], known: Off) -> str:
-  """Name what is off, less what all of it is: "content: layer 0"."""
+  """Return a row's label: its terms, and layers and heads unless it has all: "content: layer 0"."""
   where = [
     f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
     for field in ("layers", "heads")

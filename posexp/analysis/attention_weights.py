@@ -167,4 +167,4 @@ def weights(model: nnx.Module, batch: dict[str, Array]) -> tuple[Array, ...]:
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
   """Return the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
   opened, decoder = library.opened(tokenizer), tokenizers.decoders.ByteLevel()
-  return [decoder.decode([opened.id_to_token(each)]).replace(" ", "␣") for each in tokens]
+  return [decoder.decode([opened.id_to_token(token)]).replace(" ", "␣") for token in tokens]

@@ -129,7 +129,12 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
   if profile.spread >= ROUNDING:
     logits = np.concatenate([profile.logits, profile.same])
     sides = {"back": logits[..., offsets <= 0][..., ::-1], "ahead": logits[..., offsets >= 0]}
-    last = {side: last_distinct(each) for side, each in sides.items() if each.shape[-1] > 1}
+    last = {}  # the first distance from which on all logits are equal
+    for side, distances in sides.items():
+      apart = np.abs(distances - distances[..., -1:]).max(axis=(0, 1))
+      new = np.flatnonzero(apart > ROUNDING * (1 + np.abs(distances).max()))
+      if len(apart) > 1:
+        last[side] = int(new[-1]) + 1 if len(new) else 0
     covers = "offsets to " + " and ".join(f"{count} {side}" for side, count in last.items())
     beyond = "what is farther has the logit of the last of these, so no offset is new"
     # The last distance may only seem to be the last where the profile ends.
@@ -145,13 +150,6 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
     "covers": covers,
     "beyond": f"an error beyond position {limit - 1}" if limit else beyond,
   }
-
-
-def last_distinct(logits: np.ndarray) -> int:
-  """Return the first distance from which on all logits [N,H,distances] are equal."""
-  apart = np.abs(logits - logits[..., -1:]).max(axis=(0, 1))
-  apart = apart > ROUNDING * (1 + np.abs(logits).max())
-  return int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
 
 
 def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str]:

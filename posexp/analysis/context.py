@@ -6,7 +6,6 @@ import argparse
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +41,11 @@ class Curve(NamedTuple):
     return float(self.nats[context].mean())
 
   def half(self, values: np.ndarray) -> float:
-    """Return half the 95 % interval of the mean of values [N], over the means of blocks."""
-    return half_interval(values.reshape(self.blocks, -1).mean(1))
+    """Return half the 95 % t interval of the mean of values [N], over the means of blocks; NaN of a
+    single block.
+    """
+    found = estimate(values.reshape(self.blocks, -1).mean(1))
+    return math.nan if found.sd is None else found.half or 0.0
 
   def gain(self, context: int, before: int) -> tuple[float, float]:
     """Return the drop of the loss per doubling of the context, and half its interval."""
@@ -56,12 +58,6 @@ class Curve(NamedTuple):
     shared = np.mean([*self.nats.values()], axis=0) if count > 1 else 0.0
     factor = math.sqrt(count / max(1, count - 1))
     return {context: factor * self.half(each - shared) for context, each in self.nats.items()}
-
-
-def half_interval(values: np.ndarray) -> float:
-  """Return half the 95 % t interval of the mean of values; NaN of a single one."""
-  found = estimate(values)
-  return math.nan if found.sd is None else found.half or 0.0
 
 
 def up_to(beyond: int, trained: int) -> list[int]:
@@ -85,25 +81,16 @@ def sampled(
   Raises:
     UserError: the split is too short for the longest context.
   """
-  given = trained.snapshot, trained.data.streams[split], trained.data.vocabulary.bytes_of, contexts
-  if rows:
-    found = windows.in_rows(*given, positions or windows.TARGETS)
-  else:
-    found = windows.by_context(*given, positions)
+  snapshot, stream = trained.snapshot, trained.data.streams[split]
+  given = snapshot, stream, trained.data.vocabulary.bytes_of, contexts
+  found = windows.by_context(*given, positions, windows.ROW if rows else 1)
   nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
   blocks = len(found.place) // (windows.ROW if rows else 1)
-  return found, Curve(_name(trained), nats, found.bytes, _refused(trained, split, contexts), blocks)
-
-
-def _refused(trained: TrainedModel, split: str, contexts: Sequence[int]) -> dict[int, str]:
-  stream = trained.data.streams[split]
-  found = {each: windows.refused(trained.snapshot, stream, each) for each in sorted(contexts)}
-  return {context: why for context, why in found.items() if why}
-
-
-def _name(trained: TrainedModel) -> str:
+  reasons = {context: windows.refused(snapshot, stream, context) for context in sorted(contexts)}
+  refused = {context: why for context, why in reasons.items() if why}
   memory = trained.spec.size.memory
-  return f"memory {memory}" if memory else "no memory"
+  name = f"memory {memory}" if memory else "no memory"
+  return found, Curve(name, nats, found.bytes, refused, blocks)
 
 
 def beyond_training(found: Mapping[str, float], longest: int) -> str:
@@ -171,21 +158,24 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   ]
   print(lines, table(curves), *said, sep="\n\n")
   if drawn := [curve for curve in curves if curve.nats]:
-    print("", *map(near, _draw(args, trained, drawn, title)), sep="\n")
-  return result(trained, args, curves) | {"scores": scores}
-
-
-def _draw(
-  args: argparse.Namespace,
-  trained: TrainedModel,
-  curves: Sequence[Curve],
-  title: str,
-) -> list[Path]:
-  """Draw curves into the run's folder; return the files."""
-  segment, memory = trained.data.length, trained.run.config["model"]["memory"]
-  marks = sorted({segment, segment + memory})  # the spans of attention in training
-  folder = storage.unlinked(trained.run.path / "figures")
-  return plotting.save(figure(title, curves, marks), folder, f"context-{_file(args, trained)}")
+    segment, memory = trained.data.length, trained.run.config["model"]["memory"]
+    marks = sorted({segment, segment + memory})  # the spans of attention in training
+    folder = storage.unlinked(trained.run.path / "figures")
+    files = plotting.save(figure(title, drawn, marks), folder, f"context-{_file(args, trained)}")
+    print("", *map(near, files), sep="\n")
+  return {
+    "encoding": trained.run.config["encoding"],
+    "step": int(trained.snapshot.state.step),
+    "split": args.split,
+    "targets": len(curves[0].bytes),
+    "scores": scores,
+    "curves": [
+      {"name": curve.name, "refused": curve.refused}
+      | {"loss": {context: curve.mean(context) for context in curve.nats}}
+      | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
+      for curve in curves
+    ],
+  }
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:
@@ -205,24 +195,6 @@ def _title(trained: TrainedModel, args: argparse.Namespace, targets: int) -> str
   rows = f"rows of {windows.ROW} targets" if args.beyond else "targets"
   step = int(trained.snapshot.state.step)
   return f"{name}, step {step:,}, {by}\n{what}; 95 % intervals over {rows}, of gains in pairs"
-
-
-def result(
-  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve]
-) -> dict[str, Any]:
-  """Return the numbers, as plain values."""
-  return {
-    "encoding": trained.run.config["encoding"],
-    "step": int(trained.snapshot.state.step),
-    "split": args.split,
-    "targets": len(curves[0].bytes),
-    "curves": [
-      {"name": curve.name, "refused": curve.refused}
-      | {"loss": {context: curve.mean(context) for context in curve.nats}}
-      | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
-      for curve in curves
-    ],
-  }
 
 
 def figure(title: str, curves: Sequence[Curve], trained_on: Sequence[int]) -> Figure:

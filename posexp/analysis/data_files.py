@@ -64,12 +64,17 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
     task.prepare(Path(folder))
     if digest is None:
       read = loaded | read
-    elsewhere = (*_elsewhere(), Path(folder).resolve())
+    # What is of Python, its packages, posexp, the system or a cache.
+    elsewhere: list[Any] = [storage.cache_folder().parent, Path.home() / ".cache", folder]
+    elsewhere += [os.environ.get("HF_HOME"), *site.getsitepackages(), site.getusersitepackages()]
+    elsewhere += [sysconfig.get_paths()["stdlib"], sys.prefix, *SYSTEM]
+    elsewhere += [Path(posexp.__file__).parent, CONFIGS]
+    folders = [Path(each).resolve() for each in elsewhere if each]
     return sorted(
       path
       for path, there in read.items()
       if there and path not in named and path.suffix not in NO_DATA and path.is_file()
-      if not any(path.is_relative_to(each) for each in elsewhere)
+      if not any(path.is_relative_to(each) for each in folders)
     )
 
 
@@ -87,15 +92,3 @@ def remedy(task: Task, paths: list[Path]) -> str:
     '    read = b"".join(pathlib.Path(file).read_bytes() for file in files)\n'
     "    return hashlib.sha256(read).hexdigest()"
   )
-
-
-def _elsewhere() -> list[Path]:
-  """Return the folders whose files are of Python, its packages, the system or a cache."""
-  caches: list[Any] = [
-    storage.cache_folder().parent,
-    Path.home() / ".cache",
-    os.environ.get("HF_HOME"),
-  ]
-  python = [sysconfig.get_paths()["stdlib"], *site.getsitepackages(), site.getusersitepackages()]
-  ours = [Path(posexp.__file__).parent, CONFIGS]
-  return [Path(each).resolve() for each in (*caches, *python, *ours, *SYSTEM, sys.prefix) if each]

@@ -68,7 +68,13 @@ def inspect(
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
     embed, profiles = model.stack.embed, layer_profiles(model, trained, length)
-    rows = card.rows(model, next(iter(profiles.values())), trained and _a_text(trained))
+    words = None
+    if trained:  # the first ones of the longest text of a batch, int [1,L] or [1,L,I]
+      batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
+      lengths = np.asarray(batch["mask"]).sum(axis=1)
+      row = int(lengths.argmax())
+      words = np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
+    rows = card.rows(model, next(iter(profiles.values())), words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
@@ -80,18 +86,23 @@ def inspect(
     left_out = f"none in model={size.backbone}, so what acts there is left out"
     rows = {"enters": card.entered(enters), "attention": left_out}
   vectors = position_vectors(encoding, embed, length, trained)
-  drawn = draw_vectors(title, encoding, vectors, size.d_model, model and model.stack, trained)
+  drawn = [draw_vectors(title, encoding, vectors, size.d_model, model and model.stack, trained)]
   if model:
-    drawn = itertools.chain(drawn, draw_attention(title, model, profiles, trained, length))
-  drawn = itertools.chain(drawn, draw_frequencies(title, embed, trained))
+    drawn.append(draw_attention(title, model, profiles, trained, length))
+  frequency = getattr(embed, "frequency", None)  # of a word, which training gave it
+  if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
+    table, counts = np.asarray(frequency[...], np.float64), trained.data.word_counts
+    drawn.append([("frequencies-by-word", encoding_figures.frequencies(title, table, counts))])
   lines = card.lines(name, encoding, {"options": options} | rows)
   if positions or text:
     causal = model is not None and model.stack.causal
     shown = [values.of_pairs(encoding, causal, labels)]
     if "input" in encoding.acts_in:
-      shown.insert(0, values.of_vectors(vectors, labels))
+      cells = [f"{value:.4f}" for value in vectors.ravel()]
+      shown.insert(0, values.table("vectors of positions", cells, vectors, labels))
     lines += [line for each in shown if each for line in ("", *each)]
-  return lines, [path for title, each in drawn for path in saved(each, out, title)]
+  figures = itertools.chain(*drawn)
+  return lines, [path for name, figure in figures for path in saved(figure, out, name)]
 
 
 def saved(figure: Figure, out: Path, name: str) -> list[Path]:
@@ -108,14 +119,6 @@ def position_vectors(
   """Return the vectors of positions, of the most frequent word where they depend on words."""
   word = int(trained.data.word_counts.argmax()) if trained else 1
   return probe.position_vectors(embed, probe.available(encoding, length), word)
-
-
-def _a_text(trained: TrainedModel) -> np.ndarray:
-  """Return the first words, int [1,L] or [1,L,I], of a text of the validation split."""
-  batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
-  lengths = np.asarray(batch["mask"]).sum(axis=1)
-  row = int(lengths.argmax())
-  return np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
 
 
 def layer_profiles(
@@ -195,13 +198,3 @@ def draw_attention(
     found = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)
     drawn = encoding_figures.attention_on_text(name, found, trained.data.item, stack.causal)
     yield "attention-on-text", drawn
-
-
-def draw_frequencies(
-  name: str, embed: Callable[..., Any], trained: TrainedModel | None
-) -> Iterator[tuple[str, Figure]]:
-  """Yield a figure of the frequencies that training gave to words, if words have their own."""
-  frequency = getattr(embed, "frequency", None)
-  if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
-    table = np.asarray(frequency[...], np.float64)
-    yield "frequencies-by-word", encoding_figures.frequencies(name, table, trained.data.word_counts)

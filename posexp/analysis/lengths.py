@@ -41,7 +41,13 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     task = dataclasses.replace(task, lengths=tuple(args.lengths))
   except ValueError as error:
     raise UserError(f"--lengths: {error}") from None
-  refused = beyond_positions(trained, task)
+  limit = trained.spec.positions.limit(trained.spec.encoding.limit)
+  tokens = task.prepare(trained.run.path).tokens
+  refused = {
+    length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
+    for length in task.lengths
+    if limit is not None and tokens[length] > limit
+  }
   possible = tuple(length for length in args.lengths if length not in refused)
   if not possible:
     raise UserError(f"--lengths: {next(iter(refused.values()))}; choose shorter ones")
@@ -60,17 +66,6 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   print(wrapped(f"{result['encoding']}, step {result['step']:,}{options}"))
   print(table(result, task.longest))
   return result
-
-
-def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
-  """Return the lengths that need more positions than the model has, and why each is refused."""
-  spec, tokens = trained.spec, task.prepare(trained.run.path).tokens
-  limit = spec.positions.limit(spec.encoding.limit)
-  return {
-    length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
-    for length in task.lengths
-    if limit is not None and tokens[length] > limit
-  }
 
 
 def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:

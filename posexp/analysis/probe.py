@@ -204,7 +204,7 @@ def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
   """
   gram = vectors @ vectors.T / np.mean(np.sum(vectors**2, axis=1))
   diagonals = [np.diagonal(gram, offset) for offset in range(len(vectors) // 2 + 1)]
-  low, high = np.array([np.quantile(each, (0.1, 0.9)) for each in diagonals]).T
+  low, high = np.array([np.quantile(diagonal, (0.1, 0.9)) for diagonal in diagonals]).T
   return np.array([each.mean() for each in diagonals]), low, high
 
 
@@ -212,7 +212,7 @@ def share_by_offset(scores: np.ndarray) -> float:
   """Return the share of the variance of scores [L,L] that a function of j − i alone explains."""
   total = np.sum((scores - scores.mean()) ** 2)
   diagonals = [np.diagonal(scores, offset) for offset in range(1 - len(scores), len(scores))]
-  left = sum(np.sum((each - each.mean()) ** 2) for each in diagonals)
+  left = sum(np.sum((diagonal - diagonal.mean()) ** 2) for diagonal in diagonals)
   return float(1 - left / total) if total > 1e-9 * np.sum(scores**2) else float("nan")
 
 

@@ -373,7 +373,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 def terms(case: Case) -> Iterator[Violation]:
   """Check that outputs with all terms on are those without switches, with one off finite others."""
   model, tokens = stack(case), tokens_of(case)
-  names = dict.fromkeys(term for each in model.blocks for term in each.attention.relation.terms)
+  names = dict.fromkeys(term for block in model.blocks for term in block.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
   yield from compare("all on", model(tokens, term_scale=every), model(tokens))
   for name in names:

@@ -135,9 +135,9 @@ def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
   """
   size, chars = len(text.encode()), len(text)
   rows = []
-  for each in scores:
-    bits, nats = each.total / math.log(2) + 8 * unspelled, each.total / len(each.tokens)
-    row = [each.how, bits / size, bits / chars, perplexity(nats), nats, each.context.mean()]
+  for score in scores:
+    bits, nats = score.total / math.log(2) + 8 * unspelled, score.total / len(score.tokens)
+    row = [score.how, bits / size, bits / chars, perplexity(nats), nats, score.context.mean()]
     rows.append(row)
   heads = ("", "bits/byte", "bits/char", "perplexity", "nats/token", "mean context")
   formats = ("", ".4f", ".4f", ".3f", ".4f", ".1f")

@@ -52,12 +52,6 @@ def tokens(text: str) -> list[str]:
   return found
 
 
-def of_vectors(found: np.ndarray, labels: Sequence[str]) -> list[str]:
-  """Return lines that show vectors [L,F], or none where they are too large for a terminal."""
-  cells = [f"{each:.4f}" for each in found.ravel()]
-  return table("vectors of positions", cells, found, labels)
-
-
 def of_pairs(encoding: Encoding, causal: bool, labels: Sequence[str]) -> list[str]:
   """Return lines that show which row of its tables each pair of positions looks up, if any does."""
   places = np.arange(len(labels))

@@ -111,7 +111,7 @@ class Bucketed:
 
   @functools.cached_property
   def longest(self) -> int:
-    return max(int(each.lengths.max()) for each in self.examples.values())
+    return max(int(split.lengths.max()) for split in self.examples.values())
 
   @functools.cached_property
   def bucket_lengths(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
 _opened = functools.lru_cache(1)(Vocabulary.opened)  # it remembers the words of other splits
-Batch = tuple[int, list[bytes]]  # the bytes before it, and what `_pieces` gives
+Batch = tuple[int, list[bytes]]  # the bytes before it, and its pieces
 
 SEPARATOR = np.array([END])
 BATCH = 1 << 18  # bytes that are tokenized at a time
@@ -87,7 +88,9 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
 
   def trained(_: int) -> str:
     if kind == "given":
-      raise UserError("task.tokenizer=given is for init=hf:FOLDER, whose tokenizer it is")
+      raise UserError(
+        "task.tokenizer=given is the tokenizer of a released model; it needs init=hf:FOLDER"
+      )
     others = (text for split in EVALUATED for text in found[split].texts())
     train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size, others)
     return storage.cached("vocabularies", train, digest, kind, size)
@@ -194,15 +197,9 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
 
 def _batches(source: Documents, opened: Vocabulary) -> Iterator[Batch]:
-  """Yield the text in batches of pieces."""
-  pieces, start = _pieces(source, opened), 0
+  """Yield the text in batches of pieces, with nothing, b"", before each document."""
+  parts = (itertools.chain([b""], opened.pieces(document)) for document in source.texts())
+  pieces, start = itertools.chain.from_iterable(parts), 0
   while batch := [*splits.within(pieces, BATCH)]:
     yield start, batch
     start += sum(map(len, batch))
-
-
-def _pieces(source: Documents, opened: Vocabulary) -> Iterator[bytes]:
-  """Yield the text in pieces, and nothing, b"", before each document."""
-  for document in source.texts():
-    yield b""
-    yield from opened.pieces(document)

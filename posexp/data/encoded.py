@@ -95,7 +95,7 @@ def _write(
 def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[list[Row]], Chunk]:
   """Return the function from pairs to tokens and counts by side, and the number of long pairs."""
   opened = [Tokenizer(text) for text in tokenizers]
-  kinds = [np.uint16 if each.vocab_size <= 2**16 else np.uint32 for each in opened]
+  kinds = [np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32 for tokenizer in opened]
 
   def encode(chunk: list[Row]) -> Chunk:
     ids = [each.ids([row[side] for row in chunk]) for side, each in enumerate(opened)]

@@ -224,7 +224,7 @@ def check_length(text: str, what: str) -> None:
   if not long and len(text) > WORD and (word := writing.longest_word(text)) > WORD:
     long = f"a word of {word:,} letters"
   if long:
-    raise UserError(f"{what} has {long}, which is too long; part or remove it")
+    raise UserError(f"{what} has {long}, which is too long; split the text or remove it")
 
 
 def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
@@ -232,7 +232,7 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
     if not line.strip():
       continue
     if reading.count(line) > VALUES:
-      raise UserError(f"{path}, line {number}: more than {VALUES:,} values; part it")
+      raise UserError(f"{path}, line {number}: more than {VALUES:,} values; split it")
     way_out = "each line must be one, as DataFrame.to_json writes them with lines=True"
     try:
       record = json.loads(line, object_pairs_hook=by_name)

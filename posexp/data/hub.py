@@ -46,7 +46,7 @@ def read(query: Query, parses: dict[str, Parse], way_out: str) -> dict[str, Spli
 
   Args:
     query: the data set and its splits.
-    parses: make a row of columns by name, by split.
+    parses: for each split, the function from named columns to a row.
     way_out: what errors suggest where the hub does not answer.
 
   Raises:

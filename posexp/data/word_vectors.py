@@ -81,7 +81,7 @@ def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
           f"at most {WIDEST:,}; give another file"
         )
       fields = line.rstrip().split(" ")
-      header = number == 1 and len(fields) == 2 and all(each.isdecimal() for each in fields)
+      header = number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields)
       if not header and len(fields) > 1:
         yield f"line {number}", fields
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings import check_declared
+from posexp.encodings import check_declared, name_of
 from posexp.encodings.base import Columns, Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
@@ -82,7 +82,7 @@ class MultiHeadAttention(nnx.Module):
       self.query = self.key = None
       if factor is not None:
         raise ValueError(
-          f"{factor} multiplies queries, but here they do not come from hidden states"
+          f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
         )
     self.relation.bind(
       to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)

@@ -43,7 +43,7 @@ class Cache(struct.PyTreeNode):
     empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
     heads, width = size.kv_heads, size.width_of_head
     slots = [each - 1 if each and empty.rolls(each) else length for each in windows]
-    keys = tuple(jnp.zeros((batch, heads, width, each), size.dtype) for each in slots)
+    keys = tuple(jnp.zeros((batch, heads, width, slot), size.dtype) for slot in slots)
     values = tuple(jnp.zeros((batch, heads, each, width), size.dtype) for each in slots)
 
     def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:

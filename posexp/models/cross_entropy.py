@@ -84,7 +84,7 @@ class Writer(nnx.Module):
     # The last segment of a text may have no target that counts.
     total = jnp.maximum(weight.sum(), 1)
     sums = summed(hidden, self.reader, labels, weight, label_smoothing)
-    return dict(zip(self.metrics, (each / total for each in sums), strict=True)), weight.sum()
+    return dict(zip(self.metrics, (value / total for value in sums), strict=True)), weight.sum()
 
 
 class Sums(NamedTuple):

@@ -56,9 +56,20 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
   found = [_by_group(every, of)]
-  found += [_against_option(results, key) for key in results.by]
+  for key in results.by:  # a line for each combination of the other options
+    points = []
+    for group in every:
+      if (value := number(group.values[key])) is not None:
+        others = {name: group.values[name] for name in group.values if name != key}
+        points.append(_point(group, label(others, group.runs), value, of))
+    found.append(Chart("numbers", key, of, points))
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
-    found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))
+    points = []
+    for group in groups:
+      steps, values = curve(list(group.repeats.values()), key)
+      for step, column in zip(steps.tolist(), values.T, strict=True):
+        points.append(Point(group, group.label, step, estimate(column), column.tolist()))
+    found.append(Chart("steps", "step", score(key, table), points))
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
   for cost in DRAWN:
@@ -88,19 +99,19 @@ def differences(results: Results) -> Chart:
 def lengths(results: Results) -> Chart | None:
   """Return the score by length within and beyond training, the farthest reaching group first.
 
-  Return None where the task is not measured by length in both, or where what is beyond training is
-  not so by its length.
+  Return None if a split is not measured by length, or if both have the same lengths, so that what
+  lies beyond training is something else.
   """
   parts = scores.by_part(results.score, results.runs)
   if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
     return None
-  columns = [each for split in SPLITS for each in parts[split]]
-  if len({each.part for each in columns}) < len(columns):
+  columns = [part for split in SPLITS for part in parts[split]]
+  if len({score.part for score in columns}) < len(columns):
     return None
   groups = [group for group in results.groups if group.repeats]
   groups.sort(key=lambda group: _order(group, columns), reverse=True)
-  points = [_cell(group, each, each.part, columns[-1]) for group in groups for each in columns]
-  levels = ([run.score(f"chance/{each.key}") for run in results.runs] for each in columns)
+  points = [_cell(group, of, of.part, columns[-1]) for group in groups for of in columns]
+  levels = ([run.score(f"chance/{of.key}") for run in results.runs] for of in columns)
   chance = [next(filter(None, level), None) for level in levels]
   y, last = columns[0]._replace(split="", part=""), parts["test"][-1].part
   return Chart("lengths", "length", y, points, place(last), chance)
@@ -160,7 +171,7 @@ def _order(group: Group, columns: Sequence[Score]) -> tuple[int, float]:
   runs = group.counting(columns[-1])
   if not runs:
     return -1, 0.0
-  means = np.mean([[run.score(each.key) or 0.0 for each in columns] for run in runs], axis=0)
+  means = np.mean([[run.score(column.key) or 0.0 for column in columns] for run in runs], axis=0)
   return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
 
 
@@ -168,24 +179,6 @@ def _by_group(groups: Sequence[Group], of: Score) -> Chart:
   """Return the means of groups in any score that runs have as a whole."""
   points = [_cell(group, of, group.label) for group in groups]
   return Chart("names", "group", of, [point for point in points if point.found.n])
-
-
-def _against_option(results: Results, key: str) -> Chart:
-  """Return the score against a numeric option, with a line for each combination of the others."""
-  points = []
-  for group in results.ranked:
-    value = number(group.values[key])
-    if value is not None:
-      others = {other: each for other, each in group.values.items() if other != key}
-      points.append(_point(group, label(others, group.runs), value, results.score))
-  return Chart("numbers", key, results.score, points)
-
-
-def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
-  for group in groups:
-    steps, values = curve(list(group.repeats.values()), key)
-    for step, column in zip(steps.tolist(), values.T, strict=True):
-      yield Point(group, group.label, step, estimate(column), column.tolist())
 
 
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:

@@ -127,7 +127,7 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
       found[key] = {"value": each.mean, "low": low, "high": high, "p": each.p()}
     found["paired"] = over.paired
   elif measures[0].right is not None:
-    found["mcnemar"] = significance.mcnemar(*(each.right for each in measures))
+    found["mcnemar"] = significance.mcnemar(*(measure.right for measure in measures))
     found["p"] = found["mcnemar"]["p"]
   return found
 

@@ -59,20 +59,20 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     key, equals, value = typed.partition("=")
     if not equals:
       raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
-    kept = [each for each in found if key in each[1] and _alike(spelled(each[1][key]), value)]
+    having = [(run, options, spelled(options[key])) for run, options in found if key in options]
+    asked = number(value)  # 0.001 is 1e-3, and true is True
+    kept = [
+      (run, options)
+      for run, options, own in having
+      if (own.lower() == value.lower() if asked is None else number(own) == asked)
+    ]
     if not kept:
-      values = dict.fromkeys(spelled(options[key]) for _, options in found if key in options)
+      values = dict.fromkeys(own for *_, own in having)
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
     found = kept
   return [run for run, _ in found]
-
-
-def _alike(value: str, typed: str) -> bool:
-  """Return whether a value is what was typed: 0.001 is 1e-3, and true is True."""
-  asked = number(typed)
-  return value.lower() == typed.lower() if asked is None else number(value) == asked
 
 
 def text_size(run: Run) -> str | None:
@@ -206,7 +206,7 @@ def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]
       return best, f"of {len(found)} groups of {encoding} the best by {title}"
 
   def order(group: Group) -> list[tuple[bool, float, str]]:
-    return [(number(each) is None, number(each) or 0.0, each) for each in group.values.values()]
+    return [(number(value) is None, number(value) or 0.0, value) for value in group.values.values()]
 
   return min(groups, key=order), "the first in the order of its options" if len(groups) > 1 else ""
 
@@ -220,5 +220,5 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
       break
   of = score_of(key, table)
   sign = 1 if of.metric.higher_is_better else -1
-  means = [sign * sum(each) / len(each) for each in values]
+  means = [sign * sum(value) / len(value) for value in values]
   return groups[means.index(max(means))], of.title

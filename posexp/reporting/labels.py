@@ -43,7 +43,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   Raises:
     UserError: no group and no task has a name that was asked for, or two would have one label.
   """
-  named: list[tuple[Any, str, list[Run]]] = [(each, "task", each.runs) for each in tasks]
+  named: list[tuple[Any, str, list[Run]]] = [(results, "task", results.runs) for results in tasks]
   named += [(group, "label", group.runs) for each in tasks for group in each.groups]
   names = dict.fromkeys(getattr(each, field) for each, field, _ in named)
   if missing := [name for name in asked if name not in names]:
@@ -53,7 +53,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   notes, found = [], []
   for each, field, runs in named:
     name = getattr(each, field)
-    labels = {asked[name]} if name in asked else {_declared(run, name) for run in runs}
+    labels = {asked[name]} if name in asked else {declared(run).get(name, "") for run in runs}
     if len(labels) > 1:
       notes.append(f"{name} keeps its name: only some of its runs declare another, or not the same")
     elif label := labels.pop() if labels else "":
@@ -74,8 +74,8 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
   return [*dict.fromkeys(notes)]
 
 
-def _declared(run: Run, name: str) -> str:
-  """Return the label that a run's experiment declares for a name; "" if it declares none."""
-  given = run.config.get("labels")
-  labels = given.items() if isinstance(given, Mapping) else ()
-  return next((one_line(str(label)) for key, label in labels if str(key) == name), "")
+def declared(run: Run) -> Labels:
+  """Return the labels that a run's experiment declares, by names of groups and tasks."""
+  labels = run.config.get("labels")
+  pairs = labels.items() if isinstance(labels, Mapping) else ()
+  return {str(name): one_line(str(label)) for name, label in pairs}

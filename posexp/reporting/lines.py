@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from posexp.plotting import GRAY
 from posexp.reporting.charts import Chart, place
-from posexp.reporting.looks import GRAY
 from posexp.reporting.results import COSTS
 from posexp.reporting.text import one_line, short
 from posexp.reporting.vega import (
@@ -148,7 +148,10 @@ def scale(chart: Chart, values: Sequence[float]) -> Spec:
   """
   positive = [value for value in values if value > 0]
   rate = chart.x.endswith("learning_rate") or chart.x in COSTS
-  wide = positive and (positive[-1] >= 10 * positive[0] or rate or _even(values))
+  wide = bool(positive) and (positive[-1] >= 10 * positive[0] or rate)
+  if positive == [*values] and len(values) > 2:  # they stand more evenly on a logarithmic axis
+    plain, logs = np.diff(values), np.diff(np.log(values))
+    wide |= np.ptp(logs) / np.mean(logs) < min(0.5, np.ptp(plain) / np.mean(plain))
   of_length = chart.kind in ("contexts", "curves")
   if chart.kind == "steps" or values[0] < 0 or not (wide or of_length):
     return LINEAR
@@ -169,14 +172,6 @@ def _logarithmic(values: Sequence[float], base: int) -> Spec:
     least = next(value for value in values if value > 0)
     return {"type": "symlog", "constant": least, "nice": False, "padding": 8}
   return {"type": "log", "base": base, "nice": False, "padding": 8}
-
-
-def _even(values: Sequence[float]) -> bool:
-  """Return whether three or more positive values stand more evenly on a logarithmic axis."""
-  if len(values) < 3 or values[0] <= 0:
-    return False
-  plain, logs = np.diff(values), np.diff(np.log(values))
-  return bool(np.ptp(logs) / np.mean(logs) < min(0.5, np.ptp(plain) / np.mean(plain)))
 
 
 def _ends(

@@ -30,7 +30,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], sections: Sequence[Sect
   """Return the whole page; `sections` come first."""
   title = escape(", ".join(results.task for results in tasks))
   drawn = Drawn()
-  first = [part for each in sections for part in _section(each, drawn)]
+  first = [part for section in sections for part in _section(section, drawn)]
   body = [*_several(tasks, drawn), *(part for each in tasks for part in _task(each, drawn))]
   parts = [
     "<!doctype html>",

@@ -106,11 +106,11 @@ def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
     if name == "bits_per_byte":
       parts = rows["loss"] / math.log(2), rows["bytes"]
     elif name == "f1":
-      matched, gold, predicted = (rows[each] for each in columns.numbers)
+      matched, gold, predicted = (rows[number] for number in columns.numbers)
       parts = 2 * matched, gold + predicted
     else:
       parts = right, ones
-    found[name] = Examples(*(np.asarray(each, float) for each in parts), of)
+    found[name] = Examples(*(np.asarray(part, float) for part in parts), of)
   return {name: each for name, each in found.items() if name not in ("bleu", "chrf")}
 
 

@@ -81,8 +81,13 @@ def table(tasks: Sequence[Results]) -> Paper:
   """Return a row for each group by its label, those of the best mean rank first, and a column for
   each task: means with their intervals, the seeds that learned, and marks of differences.
   """
-  found = [{one_line(group.label): group for group in each.groups} for each in tasks]
-  names = sorted(dict.fromkeys(name for each in found for name in each), key=_rank(found))
+  found = [{one_line(group.label): group for group in results.groups} for results in tasks]
+
+  def rank(name: str) -> float:
+    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
+    return sum(places) / len(places)
+
+  names = sorted(dict.fromkeys(name for groups in found for name in groups), key=rank)
   heads = ["", *(f"{one_line(each.task)}: {one_line(each.score.title)}" for each in tasks)]
   rows = [
     [name, *(_cell(groups.get(name), each) for groups, each in zip(found, tasks, strict=True))]
@@ -95,16 +100,6 @@ def table(tasks: Sequence[Results]) -> Paper:
     if group.estimate.mean == each.ranked[0].estimate.mean and len(each.ranked) > 1
   }
   return Paper((heads, rows), best, _caption(tasks))
-
-
-def _rank(found: Sequence[dict[str, Group]]):
-  """Return the key by which rows are sorted: the mean of a group's places in the tasks it is in."""
-
-  def mean(name: str) -> float:
-    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
-    return sum(places) / len(places)
-
-  return mean
 
 
 def _cell(group: Group | None, results: Results) -> str:
@@ -122,7 +117,7 @@ def _caption(tasks: Sequence[Results]) -> str:
   """Return what the table shows, as far as it is so."""
   seeds = sorted({len(group.repeats) for each in tasks for group in each.groups if group.repeats})
   number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
-  percent = [one_line(each.task) for each in tasks if each.score.metric.percent]
+  percent = [one_line(results.task) for results in tasks if results.score.metric.percent]
   units = " in per cent" if len(percent) == len(tasks) else ""
   units = f" ({', '.join(percent)}: per cent)" if percent and not units else units
   lower = [one_line(each.task) for each in tasks if not each.score.metric.higher_is_better]
@@ -154,11 +149,11 @@ def _tex(text: str) -> str:
 def data(tasks: Sequence[Results]) -> pd.DataFrame:
   """Return the same table as numbers: five columns for each task, in the units of summary.json."""
   rows: dict[str, dict[str, object]] = {}
-  for each in tasks:
-    for group in each.groups:
+  for results in tasks:
+    for group in results.groups:
       row = rows.setdefault(one_line(group.label), {"group": one_line(group.label)})
       mean, low, high = group.estimate.mean, group.estimate.low, group.estimate.high
       found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
       found |= {"learned": len(group.counted), "p (Holm)": group.difference.holm}
-      row |= {f"{each.task} {name}": value for name, value in found.items()}
+      row |= {f"{results.task} {name}": value for name, value in found.items()}
   return sheet([*rows.values()])

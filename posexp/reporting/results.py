@@ -149,7 +149,7 @@ class Results:
     where the runs have no scores of single examples, or of other examples.
     """
     found = group.difference.contrast
-    ours, theirs = (self._moved[each.label] for each in (group, self.baseline))
+    ours, theirs = self._moved[group.label], self._moved[self.baseline.label]
     if found is None or ours is None or theirs is None or ours.of != theirs.of:
       return None
     wider = found.over_examples(ours.covariance(theirs), len(ours.by_example))
@@ -229,24 +229,16 @@ def _of_task(
     found.baseline = next((group for group in found.ranked if group.label == baseline), None)
     if found.baseline is None:
       found.baseline, found.rule = grouping.default_baseline(found.ranked, score)
-    _compare(found.ranked, found.baseline, score)
+    base, sizes = found.baseline, {}  # of texts, by which language models can be compared
+    for group in found.ranked:
+      sizes[group.label] = grouping.text_size(next(iter(group.counted.values())))
+    for group in found.ranked:
+      if group is not base and sizes[group.label] == sizes[base.label]:
+        group.difference = _difference(group.counted, base.counted, score)
+    tested = [group.difference for group in found.tested]
+    for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
+      difference.holm = p
   return found
-
-
-def _compare(groups: Sequence[Group], base: Group, score: Score) -> None:
-  """Test the groups against the baseline; language models, if they were tested on one text."""
-  size = text_size_of(base)
-  for group in groups:
-    if group is not base and text_size_of(group) == size:
-      group.difference = _difference(group.counted, base.counted, score)
-  tested = [group.difference for group in groups if group.difference.p is not None]
-  for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
-    each.holm = p
-
-
-def text_size_of(group: Group) -> str | None:
-  """Return how many bytes of text the runs of a group were tested on, if they model language."""
-  return grouping.text_size(next(iter(group.counted.values())))
 
 
 def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Difference:

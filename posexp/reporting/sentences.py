@@ -12,7 +12,6 @@ from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, t
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import MISSING, listed, p_number, p_value
-from posexp.runs import Run
 from posexp.runs.metrics import Score, score
 from posexp.runs.scores import by_part
 
@@ -150,7 +149,11 @@ def notes(results: Results) -> Iterator[str]:
   base = results.baseline
   for group in results.groups:
     if group.mixed:
-      yield _mixture(group, results)
+      mixed = []
+      for key, values in group.mixed.items():
+        shown = [f"{value} ({counted(n, 'run')})" for value, n in values.most_common()]
+        mixed.append(f"{key} = {listed(shown)}")
+      yield f"{group.label} mixes {'; '.join(mixed)}: it has no mean{_way_out(group, results)}."
     elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
     test = group.difference.contrast
@@ -174,7 +177,13 @@ def notes(results: Results) -> Iterator[str]:
     reasons.setdefault(run.failure[:120], []).append(name)
   for why, failed in reasons.items():
     yield f"In no group, since they failed before they began: {listed(failed, 8)} ({why})."
-  yield from _fewer_parts(results)
+  parts = by_part(results.score, results.runs).get(results.score.split, ())
+  for group in results.groups:
+    counting = group.counted.values()
+    lacks = [part.part for part in parts if any(run.score(part.key) is None for run in counting)]
+    if lacks:
+      which = listed(lacks, 8)
+      yield f"{group.label}: without {which}, so its mean is of fewer parts than others'."
   if len(texts := dict.fromkeys(filter(None, map(text_size, kept)))) > 1:
     yield (
       f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
@@ -197,44 +206,18 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
     elif run.score(of.key) is None:
       why = f"without {of.key}"
     elif run in group.repeats.values() and run.learned(of.split) is False:
-      why = f"not learned: {_reached(run, of)}; {of.number(run.score(of.key))} {of.title}"
+      within = score(run.summary["gates"][of.split]["metric"])
+      value = run.score(within.key)
+      reached = "no" if value is None else within.number(value)
+      why = f"not learned: {reached} {within.title}; {of.number(run.score(of.key))} {of.title}"
     else:
       why = "a copy of another run"
     yield f"seed {run.seed} ({why})"
 
 
-def _fewer_parts(results: Results) -> Iterator[str]:
-  """Yield where a group lacks parts of a split of which its score is a mean."""
-  parts = by_part(results.score, results.runs).get(results.score.split, ())
-  for group in results.groups:
-    missing = [
-      each.part
-      for each in parts
-      if any(run.score(each.key) is None for run in group.counted.values())
-    ]
-    if missing:
-      lacks = listed(missing, 8)
-      yield f"{group.label}: without {lacks}, so its mean is of fewer parts than others'."
-
-
-def _reached(run: Run, of: Score) -> str:
-  """Say what a run has reached of what it was to reach."""
-  within = score(run.summary["gates"][of.split]["metric"])
-  value = run.score(within.key)
-  return f"{within.number(value)} {within.title}" if value is not None else f"no {within.title}"
-
-
-def _mixture(group: Group, results: Results) -> str:
-  parts = []
-  for key, values in group.mixed.items():
-    shown = listed([f"{value} ({counted(n, 'run')})" for value, n in values.most_common()])
-    parts.append(f"{key} = {shown}")
-  return f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
-
-
 def _apart(results: Results) -> str:
   """Say what to type for a mean where all groups are mixed."""
-  return next((way for each in results.groups if (way := _way_out(each, results))), "")
+  return next((way for group in results.groups if (way := _way_out(group, results))), "")
 
 
 def _way_out(group: Group, results: Results) -> str:

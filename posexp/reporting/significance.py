@@ -187,7 +187,7 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
     pairs = np.array([[each[key] for key in shared] for each in (a, b)], float)
     spread = _deviation(pairs[0] - pairs[1], np.abs(pairs).max()) ** 2 / len(shared)
     if spread < GAIN * apart:
-      variances = np.array([_deviation(each) ** 2 / len(shared) for each in pairs])
+      variances = np.array([_deviation(pair) ** 2 / len(shared) for pair in pairs])
       both = (variances.sum() - spread) / 2
       covariance = np.array([[variances[0], both], [both, variances[1]]])
       counts = (len(shared), len(shared))
@@ -196,7 +196,7 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
   counts = (len(a), len(b))
   parts = (variances**2 / np.subtract(counts, 1)).sum()
   freedom = apart**2 / parts if apart else sum(counts) - 2.0
-  own, base = (float(each.mean()) for each in sides)
+  own, base = (float(side.mean()) for side in sides)
   return Contrast(own, base, np.diag(variances), float(freedom), most, counts, False)
 
 
@@ -254,11 +254,6 @@ def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
   return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
 
 
-def share_measure(right: np.ndarray) -> Measure:
-  """Return the per cent of examples that are right, from bool [N]."""
-  return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
-
-
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   """Return the scores of some measures [measures,1+samples]: first of all examples, then of draws
   of them, which all measures share.
@@ -267,7 +262,7 @@ def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   found = np.empty((len(measures), 1 + samples))
   times = np.ones(count)
   for column in range(1 + samples):
-    found[:, column] = [each.score(times @ each.statistics) for each in measures]
+    found[:, column] = [measure.score(times @ measure.statistics) for measure in measures]
     times = np.bincount(draw.choice(count, size=count), minlength=count)
   return found
 

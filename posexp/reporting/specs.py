@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from posexp.plotting import GRAY
 from posexp.reporting.charts import NOT_LEARNED, Chart, Point, place
 from posexp.reporting.lines import lines_spec
-from posexp.reporting.looks import GRAY
 from posexp.reporting.results import Results
 from posexp.reporting.sentences import outcome
 from posexp.reporting.text import one_line
@@ -29,7 +29,6 @@ from posexp.reporting.vega import (
   row_labels,
   tooltip,
 )
-from posexp.runs.metrics import Score
 
 ROWS = 40  # groups in a chart with a row for each
 CELL = 21  # pixels of a row of a heat map
@@ -97,7 +96,7 @@ def _of_group(point: Point, chart: Chart, results: Results) -> Spec:
   base = point.group is results.baseline
   row = data_row(point, chart.y) | {"base": base}
   if chart.kind == "names":
-    return row | {"told": True, "each": [plain(chart.y.factor * each) for each in point.seeds]}
+    return row | {"told": True, "each": [plain(chart.y.factor * seed) for seed in point.seeds]}
   told = base or outcome(point.group, results) in ("better", "worse")
   return row | {"told": told, "each": []} | ({"mean": 0.0, "shown": "the baseline"} if base else {})
 
@@ -115,14 +114,21 @@ def _map(chart: Chart) -> Spec:
   shown = [*dict.fromkeys(point.series for point in chart.points)][:ROWS]
   points = [point for point in chart.points if point.series in shown]
   columns = [*dict.fromkeys(one_line(str(point.x)) for point in chart.points)]
-  names, axis, step = row_labels([_learned(points, series, chart) for series in shown])
+  titles = []
+  for series in shown:  # says how many of its seeds learned a task, if not all did
+    group = next(point.group for point in points if point.series == series)
+    learned, every = len(group.counting(chart.y._replace(split="beyond"))), len(group.repeats)
+    some = chart.kind == "lengths" and learned < every
+    titles.append(one_line(series) + f" ({learned} of {every})" * some)
+  names, axis, step = row_labels(titles)
   rows = [data_row(point, chart.y) | {"row": names[shown.index(point.series)]} for point in points]
-  ends = _ends_of_colors(chart, rows)
+  ends, digits = _ends_of_colors(chart, rows), min(3, chart.y.metric.decimals)
+  digits = 0 if chart.y.metric.percent else digits
   for row in rows:
     low, high = ends[row["x"]]
     if row["mean"] is not None:
       row["share"] = (row["mean"] - low) / ((high - low) or 1.0)
-    row["text"] = "" if row["mean"] is None else f"{row['mean']:.{_digits(chart.y)}f}"
+    row["text"] = "" if row["mean"] is None else f"{row['mean']:.{digits}f}"
   x: Spec = {"field": "x", "type": "nominal", "sort": None, "title": chart.x}
   x |= {"axis": {"labelAngle": 0, "labelOverlap": True, "domain": False, "ticks": False}}
   room = 7 * max(len(row["text"]) for row in rows)
@@ -142,7 +148,7 @@ def _map(chart: Chart) -> Spec:
                   "color": {"condition": {"test": dark, "value": "#ffffff"}, "value": "#1b1b1f"},
                   "opacity": {"condition": [{"test": narrow, "value": 0}, PALE], "value": 0.12}}},
   ]  # fmt: skip
-  within = [each for each in columns if chart.trained and place(each) <= chart.trained]
+  within = [column for column in columns if chart.trained and place(column) <= chart.trained]
   if within:
     end = x | {"field": "x", "bandPosition": 1}
     layers.append({
@@ -158,33 +164,17 @@ def _map(chart: Chart) -> Spec:
   }
 
 
-def _digits(y: Score) -> int:
-  """Return how many digits after the point a number in a cell has."""
-  return 0 if y.metric.percent else min(3, y.metric.decimals)
-
-
 def _ends_of_colors(chart: Chart, rows: Sequence[Spec]) -> dict[str, tuple[float, float]]:
   """Return the values of the first and the last color for each column: all shares, or else what
   there is; in columns of several tasks from 0 to the longest length that the task tests."""
   if chart.kind == "tasks":
-    return {row["x"]: (0.0, _longest(chart, row["x"])) for row in rows}
+    longest: dict[str, float] = {}
+    for point in chart.points:
+      tested = (key for run in point.group.runs for key in run.summary or {})
+      lengths = [place(key) for key in tested if key.startswith("beyond/exact_match/")]
+      task = one_line(str(point.x))
+      longest[task] = max([longest.get(task, 1.0), *lengths])
+    return {task: (0.0, length) for task, length in longest.items()}
   every = [row["mean"] for row in rows if row["mean"] is not None] or [0.0]
   ends = (0.0, 100.0) if chart.y.metric.percent else (min(every), max(every))
   return dict.fromkeys((row["x"] for row in rows), ends)
-
-
-def _longest(chart: Chart, task: str) -> float:
-  """Return the longest length at which a task tests the score by which it is gated."""
-  runs = [run for p in chart.points if one_line(str(p.x)) == task for run in p.group.runs]
-  name = "beyond/exact_match/"
-  found = [place(k) for run in runs for k in run.summary or {} if k.startswith(name)]
-  return max(found, default=1.0)
-
-
-def _learned(points: Sequence[Point], series: str, chart: Chart) -> str:
-  """Return the title of a row: the group, and how many of its seeds learned if not all did."""
-  group = next(point.group for point in points if point.series == series)
-  last = chart.y._replace(split="beyond")
-  learned, every = len(group.counting(last)), len(group.repeats)
-  one_task = chart.kind == "lengths"
-  return one_line(series) + (f" ({learned} of {every})" if one_task and learned < every else "")

@@ -39,7 +39,7 @@ def score_table(results: Results) -> Table:
 
 def _left_out(results: Results) -> bool:
   """Return whether some seeds have not learned the task, and so are in no mean."""
-  return results.gated and any(len(each.counted) < len(each.repeats) for each in results.groups)
+  return results.gated and any(len(group.counted) < len(group.repeats) for group in results.groups)
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
@@ -65,8 +65,12 @@ def cost_table(results: Results) -> Table:
   """Return what the groups cost, as far as anything is known."""
   groups = [group for group in results.groups if group.costs]
   names = list(dict.fromkeys(name for group in groups for name in group.costs))
+
+  def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
   rows = [
-    [group.label, *(_cell(group.costs.get(name), _cost) for name in names)] for group in groups
+    [group.label, *(_cell(group.costs.get(each), shown) for each in names)] for group in groups
   ]
   return ["", *names], rows
 
@@ -74,8 +78,8 @@ def cost_table(results: Results) -> Table:
 def family_table(results: Results) -> Table:
   """Return a row for each group of runs that started from the weights of others, their parents.
 
-  Scores are means of the validation split: the parents' best, which is that of step 0 where no
-  option changes what the weights do; that of step 0; and the runs' own best.
+  It has three means of the validation split: the parent's best; the child before its first step,
+  which is the same unless an option changes the model; and the child's best.
   """
   key = f"validation/{results.score.metric.name}"
   parents = {
@@ -91,10 +95,6 @@ def family_table(results: Results) -> Table:
       means = [statistics.fmean(each[key] for each in column) for column in zip(*own, strict=True)]
       rows.append([group.label, whose, *map(unit.number, means)])
   return ["", "starts from", f"its {unit.title}", "at step 0", "at the best step"], rows
-
-
-def _cost(value: float) -> str:
-  return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _cell(value: float | None, show: Callable[[float], str]) -> str:
@@ -130,7 +130,7 @@ def means(tasks: Sequence[Results]) -> Iterator[str]:
   """Yield the lines of a table of means for each task, and which command reports more."""
   for each in tasks:
     yield from ("", each.title, tabulated(score_table(each), "plain"))
-  folders = dict.fromkeys(pasted(run.path.parents[2]) for each in tasks for run in each.runs)
+  folders = dict.fromkeys(pasted(run.path.parents[2]) for results in tasks for run in results.runs)
   yield f"more: python -m posexp.report {' '.join(folders)}"
 
 

@@ -83,11 +83,11 @@ def tabulated(table: Table, style: str, align: str = "right") -> str:
 def document(sections: Sequence[Section]) -> str:
   """Return parts of a report in Markdown, each followed by an empty line."""
   parts = []
-  for each in sections:
-    notes = "\n".join(wrapped(markdown(note), "- ") for note in each.notes)
-    tables = [table for table in (each.table, each.details) if table and table[1]]
+  for section in sections:
+    notes = "\n".join(wrapped(markdown(note), "- ") for note in section.notes)
+    tables = [table for table in (section.table, section.details) if table and table[1]]
     first, *rest = [tabulated(table, "pipe") for table in tables] or [""]
-    parts += [f"## {markdown(each.title)}", first, notes, *rest]
+    parts += [f"## {markdown(section.title)}", first, notes, *rest]
   return "".join(f"{part}\n\n" for part in parts if part)
 
 
@@ -105,7 +105,7 @@ def did_you_mean(asked: str, names: Sequence[str]) -> str:
   """Return the names that may have been meant: those with the same end, or the nearest, or else
   all.
   """
-  same = [each for each in names if re.split(r"[./]", each)[-1] == re.split(r"[./]", asked)[-1]]
+  same = [name for name in names if re.split(r"[./]", name)[-1] == re.split(r"[./]", asked)[-1]]
   close = same[:3] or [each for each in [nearest(asked, names)] if each]
   there = f"there are {listed(names, 8)}" if names else "there is none"
   return f"did you mean {' or '.join(close)}?" if close else there

@@ -17,17 +17,17 @@ from posexp.runs.trials import Tuning, tunings
 FIXED, TUNED = "fixed", "tuned"  # follow the name of a task, of results with such options
 
 
-def labeled(found: Sequence[Tuning]) -> list[Tuning]:
+def labeled(tuned: Sequence[Tuning]) -> list[Tuning]:
   """Give the trials of each group the name of the group among those of its task."""
   tasks: dict[str, list[Run]] = {}
-  for each in found:
-    shown = dataclasses.replace(each.points[0].runs[0], settings=each.settings)
-    tasks.setdefault(each.task, []).append(shown)
+  for tuning in tuned:
+    shown = dataclasses.replace(tuning.points[0].runs[0], settings=tuning.settings)
+    tasks.setdefault(tuning.task, []).append(shown)
   names = {task: iter(grouping.names_of(shown, 100)) for task, shown in tasks.items()}
-  return [dataclasses.replace(each, label=next(names[each.task])) for each in found]
+  return [dataclasses.replace(tuning, label=next(names[tuning.task])) for tuning in tuned]
 
 
-def tracks(runs: Sequence[Run], found: Sequence[Tuning]) -> list[Run]:
+def tracks(runs: Sequence[Run], tuned: Sequence[Tuning]) -> list[Run]:
   """Return the runs that are no trials, those of tuned groups as results of two tasks.
 
   The runs with fixed options are of the task "mr (fixed)". Those with the options of the best trial
@@ -39,51 +39,51 @@ def tracks(runs: Sequence[Run], found: Sequence[Tuning]) -> list[Run]:
     if not run.trial:
       finals.setdefault((run.task, run.digest), []).append(run)
   made, used = [], set()
-  for each in found:
-    for kind, digest in ((FIXED, each.fixed), (TUNED, each.tuned)):
-      own = finals.get((each.task, digest), []) if digest else []
-      settings = own[0].settings if own and kind == FIXED else each.settings
-      settings = settings | {"task.name": f"{each.task} ({kind})"}  # one object for all seeds
+  for tuning in tuned:
+    for kind, digest in ((FIXED, tuning.fixed), (TUNED, tuning.tuned)):
+      own = finals.get((tuning.task, digest), []) if digest else []
+      settings = own[0].settings if own and kind == FIXED else tuning.settings
+      settings = settings | {"task.name": f"{tuning.task} ({kind})"}  # one object for all seeds
       made += [dataclasses.replace(run, settings=settings) for run in own]
-      used.add((each.task, digest))
+      used.add((tuning.task, digest))
   return [*(run for key, own in finals.items() if key not in used for run in own), *made]
 
 
-def tuned_table(task: str, found: Sequence[Tuning], results: Sequence[Results]) -> Table:
+def tuned_table(task: str, tuned: Sequence[Tuning], results: Sequence[Results]) -> Table:
   """Return a row for each tuned group of a task: what was chosen, and the results with fixed and
   with tuned options.
   """
-  sides = {each.task.removeprefix(f"{task} ").strip("()"): each for each in results}
+  sides = {side.task.removeprefix(f"{task} ").strip("()"): side for side in results}
   sides = {kind: sides[kind] for kind in (FIXED, TUNED) if kind in sides}
   rows = []
-  for each in found:
-    digests = {FIXED: each.fixed, TUNED: each.tuned}
-    seeds = counted(max(len(point.runs) for point in each.points), "seed")
-    row = [each.label, f"{len(each.points)} × {seeds}", each.best.typed if each.best else MISSING]
-    row.append(each.score.number(each.best.mean) if each.best else MISSING)
-    rows.append([*row, *(_result(sides[kind], digests[kind]) for kind in sides)])
-  valid = next((each.score.title for each in found if each.score), "validation")
+  for tuning in tuned:
+    digests = {FIXED: tuning.fixed, TUNED: tuning.tuned}
+    seeds = counted(max(len(point.runs) for point in tuning.points), "seed")
+    row = [
+      tuning.label,
+      f"{len(tuning.points)} × {seeds}",
+      tuning.best.typed if tuning.best else MISSING,
+    ]
+    row.append(tuning.score.number(tuning.best.mean) if tuning.best else MISSING)
+    for kind, side in sides.items():
+      groups = [group for group in side.ranked if digests[kind] in {r.digest for r in group.runs}]
+      mean = groups[0].estimate if groups else None
+      row.append(f"{side.shown(mean)} (n = {mean.n})" if mean else MISSING)
+    rows.append(row)
+  valid = next((tuning.score.title for tuning in tuned if tuning.score), "validation")
   return ["", "trials", "chosen", valid, *(f"{sides[k].score.title}, {k}" for k in sides)], rows
 
 
-def _result(results: Results, digest: str | None) -> str:
-  """Return the mean of the runs with a digest, its interval and the number of seeds."""
-  for group in results.ranked:
-    if any(run.digest == digest for run in group.runs):
-      return f"{results.shown(group.estimate)} (n = {group.estimate.n})"
-  return MISSING
-
-
-def trial_table(found: Sequence[Tuning]) -> Table:
+def trial_table(tuned: Sequence[Tuning]) -> Table:
   """Return a row for each trial of some groups, with the score of each seed on validation."""
-  seeds = sorted({run.seed for each in found for point in each.points for run in point.runs})
+  seeds = sorted({run.seed for tuning in tuned for point in tuning.points for run in point.runs})
   rows = []
-  for each in found:
-    for point in each.points:
-      cells = {run.seed: _trial(run, each.score) for run in point.runs}
-      mean = MISSING if point.mean is None else each.score.number(point.mean)
-      last = [mean, "chosen" if point is each.best else ""]
-      rows.append([each.label, point.typed, *(cells.get(seed, MISSING) for seed in seeds), *last])
+  for tuning in tuned:
+    for point in tuning.points:
+      cells = {run.seed: _trial(run, tuning.score) for run in point.runs}
+      mean = MISSING if point.mean is None else tuning.score.number(point.mean)
+      last = [mean, "chosen" if point is tuning.best else ""]
+      rows.append([tuning.label, point.typed, *(cells.get(seed, MISSING) for seed in seeds), *last])
   return ["", "trial", *(f"seed {seed}" for seed in seeds), "mean", ""], rows
 
 
@@ -93,39 +93,39 @@ def _trial(run: Run, of: Score | None) -> str:
   return "diverged" if (value := run.score(of.key)) is None else of.number(value)
 
 
-def notes(found: Sequence[Tuning]) -> Iterator[str]:
+def notes(tuned: Sequence[Tuning]) -> Iterator[str]:
   """Yield what a reader of tuned results must know."""
   at_edges: dict[str, list[str]] = {}
-  for each in found:
-    if each.edges:
-      at_edges.setdefault(", ".join(each.edges), []).append(each.label)
+  for tuning in tuned:
+    if tuning.edges:
+      at_edges.setdefault(", ".join(tuning.edges), []).append(tuning.label)
   for edges, names in at_edges.items():
     yield (
       f"{listed(names, 8)}: the best trial lies at the edge of what was tried ({edges}); "
       "values beyond it may be better."
     )
-  for each in found:
-    if left := sum(run.summary is None for point in each.points for run in point.runs):
-      yield f"{each.label}: {counted(left, 'trial')} not finished, so the choice may change."
-  counts = [sum(len(point.runs) for point in each.points) for each in found]
+  for tuning in tuned:
+    if left := sum(run.summary is None for point in tuning.points for run in point.runs):
+      yield f"{tuning.label}: {counted(left, 'trial')} not finished, so the choice may change."
+  counts = [sum(len(point.runs) for point in tuning.points) for tuning in tuned]
   if len({*counts}) > 1:
-    pairs = zip(found, counts, strict=True)
-    fewer = [f"{each.label} {count}" for each, count in pairs if count < max(counts)]
+    pairs = zip(tuned, counts, strict=True)
+    fewer = [f"{tuning.label} {count}" for tuning, count in pairs if count < max(counts)]
     yield (
       f"Groups were tuned by unequal numbers of trials: {listed(fewer, 8)}, others {max(counts)}."
     )
-  if of := next((each.score for each in found if each.score), None):
+  if of := next((tuning.score for tuning in tuned if tuning.score), None):
     yield (
       f"Trials were chosen by their mean {of.title} at seeds of their own, and were never tested; "
       "results are of other seeds."
     )
 
 
-def sections(found: Sequence[Tuning], results: Sequence[Results]) -> list[Section]:
+def sections(tuned: Sequence[Tuning], results: Sequence[Results]) -> list[Section]:
   """Return what a report says of each task that was tuned, with every trial."""
   made = []
-  for task in dict.fromkeys(each.task for each in found):
-    own = [each for each in found if each.task == task]
+  for task in dict.fromkeys(tuning.task for tuning in tuned):
+    own = [tuning for tuning in tuned if tuning.task == task]
     title, table = f"{task}: {FIXED} and {TUNED} options", tuned_table(task, own, results)
     made.append(Section(title, table, [*notes(own)], trial_table(own)))
   return made
@@ -134,11 +134,11 @@ def sections(found: Sequence[Tuning], results: Sequence[Results]) -> list[Sectio
 def of_sweep(folders: Sequence[Path]) -> Iterator[str]:
   """Yield the lines at the end of a sweep: the means of its finished runs, in their folders."""
   runs = read_runs(folders, trials=True)[0]
-  found = labeled(tunings(runs))
-  if not (finals := tracks(runs, found)):
+  tuned = labeled(tunings(runs))
+  if not (finals := tracks(runs, tuned)):
     return
   tasks = results(finals)
   notes = labels.rename(tasks, {})
-  for each in sections(found, tasks):
-    yield from ("", each.title, *tabulated(each.table, "plain").splitlines(), *each.notes)
+  for section in sections(tuned, tasks):
+    yield from ("", section.title, *tabulated(section.table, "plain").splitlines(), *section.notes)
   yield from (*notes, *tables.means(tasks))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import re
 import textwrap
+import zlib
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from posexp.plotting import (
+  BLUE,
+  BROWN,
+  COLORS,
+  GRAY,
+  GREEN,
+  ORANGE,
+  PINK,
+  RED,
+  SKY,
+  VIOLET,
+)
 from posexp.reporting.charts import Point
-from posexp.reporting.looks import looks
 from posexp.reporting.text import MISSING, one_line, short
 from posexp.runs.metrics import Score
 
@@ -46,7 +58,7 @@ def of_score(y: Score) -> str:
 def data_row(point: Point, y: Score) -> Spec:
   """Return a point as data: in the unit of its axis, and as text for who hovers over it."""
   found, seeds = point.found, sorted(point.seeds, reverse=True)
-  mean, low, high = (None if np.isnan(each) else plain(y.factor * each) for each in found.ends)
+  mean, low, high = (None if np.isnan(end) else plain(y.factor * end) for end in found.ends)
   shown = point.state or ("" if mean is None else y.number(found.mean))
   if low is not None:
     shown += f" ({y.number(found.low)} to {y.number(found.high)})"
@@ -120,7 +132,7 @@ def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
   lines = [textwrap.wrap(each, NAME, break_on_hyphens=False) or [""] for each in distinct(labels)]
   axis = {"labelExpr": "split(datum.label, '\\n')", "domain": False, "ticks": False, "grid": False}
   axis |= {"labelPadding": 6}
-  return ["\n".join(each) for each in lines], axis, 9 + 12 * max(map(len, lines))
+  return ["\n".join(line) for line in lines], axis, 9 + 12 * max(map(len, lines))
 
 
 def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:
@@ -137,3 +149,76 @@ def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:
   high = min(max([most, *ends]), most + WIDE * span)
   room = 0.04 * (high - low) or 1.0
   return low - room, high + room
+
+
+FAMILIES: dict[str, dict[str, str]] = {  # marker -> encoding -> color
+  "cross": {"none": GRAY},
+  "circle": {  # vectors of positions, at the input
+    "sinusoidal": BLUE, "learned": ORANGE, "index": GREEN, "binary": PINK, "clock": SKY,
+    "normalized": RED, "complex": VIOLET, "fope": BROWN,
+  },
+  "square": {  # vectors of distances, in attention
+    "rpr": RED, "transformer_xl": PINK, "deberta": VIOLET, "tupe": BROWN, "split": GREEN,
+    "by_layer": BLUE,
+  },
+  "triangle-up": {  # biases of the logits
+    "alibi": SKY, "t5": VIOLET, "kerple": BROWN, "fire": ORANGE, "sandwich": GREEN, "dape": PINK,
+    "inkling": RED, "cope": BLUE,
+  },
+  "diamond": {  # rotations and other maps of queries and keys
+    "rope": GREEN, "xpos": ORANGE, "pope": VIOLET, "selective_rope": RED, "path": BLUE,
+    "grape": PINK,
+  },
+  "triangle-down": {"fox": BLUE, "stick_breaking": ORANGE},  # gates that forget
+}  # fmt: skip
+SPARE = ("triangle-left", "triangle-right")  # markers of all other encodings, such as plugins'
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # lengths of lines and gaps, in pixels
+DARKEST, LIGHTEST = -0.2, 0.55  # of the shades of one encoding with several values of its options
+UNORDERED = {"by_layer"}  # its patterns, unlike numbers, have no order that shades could show
+
+
+class Look(NamedTuple):
+  """How an encoding is drawn."""
+
+  color: str  # "#0072B2"
+  shape: str  # the name of a marker, as Vega has it
+  dash: list[int]
+
+
+def look(encoding: str) -> Look:
+  """Return how an encoding is drawn; a name that posexp does not know always gets the same look."""
+  for shape, colors in FAMILIES.items():
+    if encoding in colors:
+      return Look(colors[encoding], shape, DASHES[0])
+  color, lap = zlib.crc32(encoding.encode()) % len(COLORS), zlib.crc32(encoding.encode()[::-1]) % 2
+  return Look(COLORS[color], SPARE[lap], DASHES[0])
+
+
+def looks(encodings: Iterable[str]) -> list[Look]:
+  """Return the looks of lines in their order.
+
+  Several lines of one encoding get shades of its color, from dark to light, and different dashes;
+  several patterns of layers get a color each, as they have no order, and from the ninth on another
+  marker.
+  """
+  every = list(encodings)
+  found = []
+  for place, encoding in enumerate(every):
+    color, shape, _ = look(encoding)
+    rank, count = every[:place].count(encoding), every.count(encoding)
+    if encoding in UNORDERED:
+      lap, turn = divmod(rank, len(COLORS))
+      color, shape = COLORS[turn], (shape, *SPARE)[lap % 3]
+    else:
+      lap = rank
+      share = DARKEST + (LIGHTEST - DARKEST) * rank / (count - 1) if count > 1 else 0.0
+      color = _mixed(color, share)
+    found.append(Look(color, shape, DASHES[lap % len(DASHES)]))
+  return found
+
+
+def _mixed(color: str, share: float) -> str:
+  """Return a color mixed with so much white, or black if the share is negative."""
+  end = 255 if share > 0 else 0
+  parts = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+  return "#" + "".join(f"{round(part + abs(share) * (end - part)):02x}" for part in parts)

@@ -85,8 +85,9 @@ class Answering(Task):
     return found | {"exact": exact, "oracle": oracle, "length": lengths}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Return exact match, the end included, as greedy search has it; without the end (`oracle`);
-    token accuracy, of tokens that follow the right ones; and nats of a token."""
+    """Return exact match with and without the end, token accuracy given the right tokens before,
+    and nats per token.
+    """
     shares = {"exact_match": found["exact"].mean(), "oracle_end": found["oracle"].mean()}
     return token_scores(found) | {name: float(value) for name, value in shares.items()}
 
@@ -135,7 +136,7 @@ class Answering(Task):
         )
         yield ""
     within = summary.get("test/exact_match", summary["validation/exact_match"])
-    beyond = "; what is beyond says nothing" if "beyond/loss" in summary else ""
+    beyond = "; scores beyond training say nothing" if "beyond/loss" in summary else ""
     yield (
       f"learned: {100 * within:.1f} % at the lengths of training"
       if within >= LEARNED

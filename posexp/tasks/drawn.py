@@ -91,7 +91,7 @@ class Answers(Data):
   def written(self, symbols: np.ndarray) -> str:
     """Return the names of symbols, or their numbers where they have none."""
     names = self.task.symbol_names
-    return " ".join(names[each] if names else str(each) for each in symbols)
+    return " ".join(names[symbol] if names else str(symbol) for symbol in symbols)
 
   @property
   def vocab_size(self) -> int:

@@ -37,7 +37,6 @@ from posexp.tasks.results import (
 )
 
 if TYPE_CHECKING:
-  from posexp.data.documents import Documents
   from posexp.models.language_model import LanguageModelSpec
 
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
@@ -165,16 +164,12 @@ class LanguageModeling(sources.Sourced, Task):
     texts, opened, notes = corpus.prepare(self, folder)
     if self.contexts:
       windows.drawn(texts["test"], max(self.contexts))  # which refuses a text that is too short
-    notes += self.unparted(texts["train"].source)
+    text = texts["train"].source
+    share = text.bytes / max(text.chars, 1)
+    if self.tokenizer == "byte" and share >= 1.5 and not writing.parts_words([text.beginning]):
+      how = f"text is read by bytes (task.tokenizer=byte), {share:.1f} to a character"
+      notes.append(f"no blanks part the words: {how}; char and bpe have fewer tokens")
     return TextData(texts, opened, self.scored, tuple(notes))
-
-  def unparted(self, text: Documents) -> list[str]:
-    """Return a note on what a token is in a text without blanks between its words, or none."""
-    each = text.bytes / max(text.chars, 1)
-    if self.tokenizer != "byte" or each < 1.5 or writing.parts_words([text.beginning]):
-      return []
-    how = f"text is read by bytes (task.tokenizer=byte), {each:.1f} to a character"
-    return [f"no blanks part the words: {how}; char and bpe have fewer tokens"]
 
   def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
     """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
@@ -245,10 +240,8 @@ class LanguageModeling(sources.Sourced, Task):
     if not contexts:
       return {}
     begun, given = time.monotonic(), (snapshot, stream, data.vocabulary.bytes_of, contexts)
-    if self.contexts and not self.context_targets:
-      found = windows.by_context(*given)
-    else:
-      found = windows.in_rows(*given, self.context_targets or windows.TARGETS)
+    row = 1 if self.contexts and not self.context_targets else windows.ROW
+    found = windows.by_context(*given, self.context_targets, row)
     write_context_losses(folder, "test", found)
     cost = {"context_targets": len(found.place), "time/context_seconds": time.monotonic() - begun}
     return found.scores(self.segment) | cost
@@ -271,7 +264,13 @@ class LanguageModeling(sources.Sourced, Task):
       rows.append([f"gain from {ends}, {metric.title}", "", f"{gain:+.4f}"])
     yield from aligned(rows)
     if gain is not None:
-      yield of_context(summary, gain, self.segment)
+      targets, seconds = summary["context_targets"], summary["time/context_seconds"]
+      little = (
+        f"below {LEAST_GAIN} bits per byte, so this model hardly uses more of its context than "
+        f"{BEFORE} of {self.segment:,} tokens, and says little about order, memory and length; "
+      )
+      cost = f"measured on {targets:,} tokens of test in {seconds:.1f} s"
+      yield f"gain: {little if gain < LEAST_GAIN else ''}{cost}"
     part = self.validation_tokens
     first = f"at most its first {part:,} tokens" if part else "all of it"
     yield f"validation: {first}; test: all of it"
@@ -279,18 +278,6 @@ class LanguageModeling(sources.Sourced, Task):
       f"bits per byte of test are of its {summary['test/bytes']:,} bytes; ends of documents are "
       "predicted, too"
     )
-
-
-def of_context(summary: Mapping[str, Any], gain: float, segment: int) -> str:
-  """Return what the gain in bits per byte of a run says, and what measuring it has cost."""
-  targets, seconds = summary["context_targets"], summary["time/context_seconds"]
-  cost = f"measured on {targets:,} tokens of test in {seconds:.1f} s"
-  if gain >= LEAST_GAIN:
-    return f"gain: {cost}"
-  return (
-    f"gain: below {LEAST_GAIN} bits per byte, so this model hardly uses more of its context than "
-    f"{BEFORE} of {segment:,} tokens, and says little about order, memory and length; {cost}"
-  )
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
@@ -304,7 +291,7 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
 
 def spelled(data: TextData, rows: Iterable[np.ndarray]) -> Iterator[str]:
   """Yield the text of each row of tokens."""
-  return (data.vocabulary.decode(each.tolist()).decode(errors="replace") for each in rows)
+  return (data.vocabulary.decode(row.tolist()).decode(errors="replace") for row in rows)
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:

@@ -41,7 +41,7 @@ def result_rows(
     if values.count(None) < len(values):
       yield [
         metric.title,
-        *("" if each is None else format(each, metric.format) for each in values),
+        *("" if value is None else format(value, metric.format) for value in values),
       ]
 
 

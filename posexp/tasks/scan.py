@@ -25,7 +25,7 @@ from posexp.data import files
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
 from posexp.tasks.diagnostic import Answering
-from posexp.tasks.drawn import Example, Listed
+from posexp.tasks.drawn import Listed
 
 VERBS = {"walk": "I_WALK", "look": "I_LOOK", "run": "I_RUN", "jump": "I_JUMP"}
 SIDES = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}
@@ -162,7 +162,11 @@ class Scan(Answering):
 
   def prepare(self, folder: Path) -> Listed:
     pairs = self.pairs()
-    examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
+
+    def numbers(text: str) -> np.ndarray:
+      return np.array([SYMBOLS[word] for word in text.split()])
+
+    examples = {split: [(numbers(x), numbers(y)) for x, y in pairs[split]] for split in pairs}
     chance = blind({pair for each in pairs.values() for pair in each})
     held = "validation" if self.split == "simple" else "validation, and one for the test"
     notes = (f"a twentieth of the training commands is held out for {held}",)
@@ -186,10 +190,6 @@ class Scan(Answering):
       where = self.train or f"split={self.split} with longest={self.longest}"
       raise UserError(f"{where}: too few commands, as the {empty[0]} split would have none")
     return found
-
-
-def _example(command: str, actions: str) -> Example:
-  return tuple(np.array([SYMBOLS[each] for each in text.split()]) for text in (command, actions))
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:

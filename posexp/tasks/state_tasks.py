@@ -47,9 +47,12 @@ def products_of(group: str) -> np.ndarray:
   They are numbered in order: those of three things for `s3`, the even ones of five for `a5`.
   """
   things = {"s3": 3, "a5": 5}[group]
-  every = [p for p in itertools.permutations(range(things)) if group == "s3" or _is_even(p)]
+  every = itertools.permutations(range(things))
+  if group == "a5":
+    inversions = {p: sum(a > b for a, b in itertools.combinations(p, 2)) for p in every}
+    every = (p for p, count in inversions.items() if count % 2 == 0)
   number = {p: i for i, p in enumerate(every)}
-  return np.array([[number[tuple(p[each] for each in q)] for q in every] for p in every])
+  return np.array([[number[tuple(p[i] for i in q)] for q in number] for p in number])
 
 
 @functools.cache
@@ -69,10 +72,6 @@ def guessed(group: str) -> np.ndarray:
     counts = (found[:, 1:, None] == np.arange(len(table))).sum(1)
     right[n - 1] = counts.argmax(1) == found[:, 0]
   return right
-
-
-def _is_even(p: tuple[int, ...]) -> bool:
-  return sum(a > b for a, b in itertools.combinations(p, 2)) % 2 == 0
 
 
 @dataclasses.dataclass(frozen=True)

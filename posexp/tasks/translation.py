@@ -219,7 +219,7 @@ class Translation(Task):
     for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
       metric = metric_of(self.metrics, name)
       values = [summary.get(f"{split}/{name}/{part}") for part in names]
-      shown = ["-" if each is None else format(each, metric.format) for each in values]
+      shown = ["-" if value is None else format(value, metric.format) for value in values]
       rows.append([metric.title, *shown])
     if names:
       yield from ("", *aligned(rows))
@@ -254,7 +254,7 @@ def write_hypotheses(
   columns["hypothesis"] = hypotheses
   columns |= {"score": found["score"], "tokens": found["length"]}
   columns |= {"group": groups} if all(groups) else {}
-  lines = "".join(f"{' '.join(each.split())}\n" for each in hypotheses)
+  lines = "".join(f"{' '.join(hypothesis.split())}\n" for hypothesis in hypotheses)
   storage.write(folder / "predictions" / f"{split}.txt", lines)
   write_predictions(folder, split, rows_of(columns))
 

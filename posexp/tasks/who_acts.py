@@ -68,7 +68,7 @@ def sentences(language: str, examples: int) -> Mapping[str, Rows]:
   """
   *lists, blank = LANGUAGES[language]
   words = [each.split(", ") for each in lists]
-  wanted = [*itertools.product(*(range(len(each)) for each in words))]
+  wanted = [*itertools.product(*(range(len(kind)) for kind in words))]
   wanted.sort(key=lambda each: draw(key(str(each)), "order"))
   splits: dict[str, Rows] = {"train": [], "validation": [], "test": []}
   for numbers in wanted[: examples // 2]:

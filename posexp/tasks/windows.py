@@ -67,7 +67,7 @@ def losses(
   Windows have `context` tokens; `last` int [N] are the places of their last targets. With a memory,
   contexts up to `longest` share a program; without one, each has its own.
   """
-  from posexp.models.window_losses import window_losses
+  from posexp.models.window_losses import window_losses  # loads JAX
 
   memory = snapshot.model().stack.size.memory
   width = -(-(longest or context) // stream.segment) * stream.segment if memory else context
@@ -105,45 +105,24 @@ def by_context(
   stream: Stream,
   bytes_of: np.ndarray,
   contexts: Sequence[int],
-  positions: int | None = None,
+  targets: int | None = None,
+  row: int = 1,
 ) -> ContextLosses:
   """Return losses of the same random targets with each of the contexts that the model can read.
 
-  `bytes_of` int [V] is the number of bytes of each token of the vocabulary.
-
-  Raises:
-    UserError: the text is too short.
-  """
-  place = drawn(stream, max(contexts), positions)
-  return _measured(snapshot, stream, bytes_of, contexts, place, 1)
-
-
-def in_rows(
-  snapshot: Snapshot, stream: Stream, bytes_of: np.ndarray, contexts: Sequence[int], targets: int
-) -> ContextLosses:
-  """Return what `by_context` does, of about so many targets in rows of ROW, in less time.
-
-  A window of c tokens scores its last c/16 targets, or the power of two below that, and at most
-  ROW. They have at least 15/16 of c tokens before them.
+  `bytes_of` int [V] is the number of bytes of each token of the vocabulary. Of about so many
+  `targets`, each is read by itself, or in a `row` of ROW neighbors, which takes less time: then a
+  window of c tokens scores its last c/16 targets, or the power of two below that, and at most ROW.
+  They have at least 15/16 of c tokens before them.
 
   Raises:
     UserError: the text is too short.
   """
   longest = max(contexts)
-  most = max(0, len(stream.tokens) - longest) // ROW
-  place = drawn(stream, longest, min(-(-targets // ROW), most) or None, ROW)
-  return _measured(snapshot, stream, bytes_of, contexts, place, ROW)
-
-
-def _measured(
-  snapshot: Snapshot,
-  stream: Stream,
-  bytes_of: np.ndarray,
-  contexts: Sequence[int],
-  last: np.ndarray,
-  row: int,
-) -> ContextLosses:
-  """Return the losses of rows of targets, of which `last` int [N] are the places of the last."""
+  if row > 1:
+    most = max(0, len(stream.tokens) - longest) // row
+    targets = min(-(-(targets or TARGETS) // row), most) or None
+  last = drawn(stream, longest, targets, row)
   doing("measuring losses by context")
   place = (last[:, None] - np.arange(row)[::-1]).reshape(-1)
   nats = {}
@@ -151,7 +130,7 @@ def _measured(
     if refused(snapshot, stream, context) is None:
       scored = min(row, 1 << max(0, (context // ROW).bit_length() - 1))
       ends = place[scored - 1 :: scored]
-      found = losses(snapshot, stream, ends, context, scored=scored, longest=max(contexts))
+      found = losses(snapshot, stream, ends, context, scored=scored, longest=longest)
       nats[context] = found.reshape(-1)
   text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
   return ContextLosses(text, place, bytes_of[stream.tokens[place]], nats)

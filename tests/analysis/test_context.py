@@ -20,7 +20,7 @@ from posexp.analysis.context import Curve
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError
-from posexp.reporting import effective_lengths
+from posexp.reporting import contexts
 from posexp.runs import read_run
 from posexp.runs.context_losses import (
   ContextLosses,
@@ -129,16 +129,16 @@ def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
 
 def test_all_contexts_with_a_memory_share_a_program(trained):
   given = trained.snapshot, stream(trained), trained.data.vocabulary.bytes_of
-  windows.by_context(*given, [3, 8, 20, 40], positions=8)
+  windows.by_context(*given, [3, 8, 20, 40], targets=8)
   with compilations() as counts:
-    windows.by_context(*given, [5, 16, 33, 40], positions=8)
+    windows.by_context(*given, [5, 16, 33, 40], targets=8)
   assert "losses" not in counts
 
 
 def test_rows_of_targets_have_nearly_their_context(trained):
   plain = without_memory(trained)
   given = plain.snapshot, stream(plain), plain.data.vocabulary.bytes_of
-  found = windows.in_rows(*given, [16, 32], 40)
+  found = windows.by_context(*given, [16, 32], 40, windows.ROW)
   assert len(found.place) == len({*found.place}) == 48  # whole rows of 16
   for exact, of, begin, step in ((16, 16, 0, 1), (31, 32, 0, 2), (32, 32, 1, 2)):
     place = found.place[begin::step]
@@ -207,7 +207,7 @@ def paper(group, i, share, step, c):
   return None
 
 
-@pytest.mark.parametrize("share", effective_lengths.SHARES)
+@pytest.mark.parametrize("share", contexts.SHARES)
 def test_effective_lengths_are_those_of_the_paper(share):
   draw = np.random.default_rng(1)
   text = draw.gamma(2, 1, 200)
@@ -219,7 +219,7 @@ def test_effective_lengths_are_those_of_the_paper(share):
     }
     for end in ends
   ]
-  found = [effective_lengths.relative_effective_length(group, i, share) for i in range(3)]
+  found = [contexts.relative_effective_length(group, i, share) for i in range(3)]
   wanted = [paper(group, i, share, 100, 100) for i in range(3)]
   assert [None if each.reached_end else each.tokens for each in found] == wanted
   assert found[0].tokens < found[1].tokens < found[2].tokens

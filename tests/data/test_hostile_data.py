@@ -203,7 +203,7 @@ def test_a_line_of_many_small_parts_is_named(tmp_path, monkeypatch):
   path = tmp_path / "a.jsonl"
   path.write_text(row("x") + "\n" + row([{}] * 99) + "\n")
   monkeypatch.setattr(files, "VALUES", 99)
-  assert "line 2: more than 99 values; part it" in read(TextClassification(train=str(path)))
+  assert "line 2: more than 99 values; split it" in read(TextClassification(train=str(path)))
   path.write_text("word " + "1 " * 99 + "\n")
   monkeypatch.setattr(word_vectors, "WIDEST", 50)
   with pytest.raises(UserError, match=r"line 1: a vector of 100 numbers, where models take"):

@@ -14,7 +14,7 @@ import run_folders
 from run_folders import report, sweep, write
 
 from posexp.config import CONFIGS
-from posexp.reporting import charts, figures, lines, looks, page, vega
+from posexp.reporting import charts, figures, lines, page, vega
 from posexp.reporting.results import curve, results
 from posexp.runs import read_runs
 
@@ -230,17 +230,17 @@ def test_a_name_is_drawn_as_it_is(tmp_path, name):
 
 def test_encodings_look_different_and_always_the_same():
   known = sorted(file.stem for file in CONFIGS.glob("encoding/*.yaml"))
-  assert {name for colors in looks.FAMILIES.values() for name in colors} == {*known}
-  found = [looks.look(name) for name in known]
+  assert {name for colors in vega.FAMILIES.values() for name in colors} == {*known}
+  found = [vega.look(name) for name in known]
   assert len({each[:2] for each in found}) == len(known)
-  mine = looks.look("mine")
-  assert mine == looks.look("mine")
+  mine = vega.look("mine")
+  assert mine == vega.look("mine")
   assert mine.shape not in {each.shape for each in found}
-  shades = looks.looks(["rpr", "none", "rpr", "rpr"])
-  assert shades[1] == looks.look("none")
+  shades = vega.looks(["rpr", "none", "rpr", "rpr"])
+  assert shades[1] == vega.look("none")
   assert len({each.color for each in shades}) == 4
   assert {each.shape for each in shades} == {"square", "cross"}
-  patterns = looks.looks(["by_layer"] * 11)
+  patterns = vega.looks(["by_layer"] * 11)
   assert len({each[:2] for each in patterns}) == 11
   assert len({each.color for each in patterns[:8]}) == 8
   names = ["rpr k=16", "rpr k=4", "rpr k=2"]

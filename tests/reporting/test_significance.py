@@ -54,7 +54,7 @@ def test_the_bootstrap_is_that_of_sacrebleu(metric, monkeypatch):
 def test_two_samples_of_a_share_are_drawn_alike_and_spread_as_theory_says():
   right = np.arange(400) % 4 < 3
   a, same, opposite = significance.resample(
-    [significance.share_measure(each) for each in (right, right, ~right)], 2000
+    [significance.ratio_measure(100 * each, np.ones(400)) for each in (right, right, ~right)], 2000
   )
   assert a[0] == 75
   assert significance.bootstrap_p(a - same) == 1

@@ -2,6 +2,7 @@
 
 import re
 
+import claims
 import findings
 import findings_claims
 import pytest
@@ -9,7 +10,6 @@ from run_folders import sweep
 from seed import some
 
 from posexp.errors import UserError
-from posexp.reporting import claims
 from posexp.reporting.significance import contrast
 from posexp.runs import read_runs
 from posexp.runs.metrics import COST

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from benchmarking.cases import PASSES
 from benchmarking.rows import Row
 from posexp.plotting import MARKERS, panels
-from posexp.reporting.looks import looks
+from posexp.reporting.vega import looks
 
 DASHES = ("-", "--", ":", "-.")
 QUANTITIES = {

@@ -62,9 +62,8 @@ def left(found: Contrast | None, within: float) -> tuple[str, ...]:
 def verdicts(family: Sequence[Claim]) -> list[Verdict]:
   """Return the verdicts on claims that are corrected together (Holm 1979).
 
-  A claim holds if the interval leaves nothing but its kind possible, it does not hold if the
-  interval excludes its kind, and else this cannot be told. The interval is that of the level at
-  which Holm's correction tests the claim.
+  A claim holds if the whole interval agrees with it and fails if none of it does; otherwise it
+  cannot be told. The interval is that of the level at which Holm's correction tests the claim.
   """
   found = [_nearest(claim) for claim in family]
   corrected = iter(holm([p for _, p in found if p is not None]))
