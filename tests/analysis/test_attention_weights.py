@@ -10,6 +10,7 @@ from states import assert_equal
 from translators import untrained
 
 from posexp.analysis import attention_weights, encoding_figures
+from posexp.analysis.line_translation import LineTranslator
 from posexp.data import batches
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
@@ -17,7 +18,6 @@ from posexp.errors import UserError
 from posexp.models.decoding import Search
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.restore import open_alone
-from posexp.translate import LineTranslator
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from posexp import translate
+from posexp.analysis.line_translation import LineTranslator
 from posexp.data.lines import Line
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
@@ -18,7 +19,6 @@ from posexp.models.decoding import Search
 from posexp.runs import read_run
 from posexp.tasks.translation import Translation
 from posexp.training.restore import open_alone
-from posexp.translate import LineTranslator
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 
