@@ -15,19 +15,38 @@ tested only of an encoding that is declared `relative` or `recurrent`.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import os
+import site
 import sys
-from collections.abc import Mapping
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import posexp
 from posexp import config as configuration
+from posexp import storage
 from posexp.config import plugins
 from posexp.config.arguments import command
 from posexp.config.checks import as_typed
 from posexp.config.command_line import OptionsParser, config_of_one
+from posexp.config.plugins import CONFIGS
 from posexp.errors import UserError, near
 from posexp.reporting.text import wrapped
 from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.tasks.contract import Task
+
+EVENTS = ("open", "sqlite3.connect")  # of Python's, when a file is opened
+# Code and options, which other parts of a run's identity are of, and locks.
+NO_DATA = (".py", ".pyc", ".so", ".lock", ".yaml")
+SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
+_listening: list[dict[Path, bool]] = []
 
 
 def check(argv: list[str]) -> bool:
@@ -39,9 +58,7 @@ def check(argv: list[str]) -> bool:
       are missing or broken.
   """
   options = "options of python -m posexp.train; those of the encoding, positions and task are read"
-  from posexp.analysis.data_files import opened
-
-  with opened() as loaded:
+  with files_opened() as loaded:
     config = config_of_one(argv, OptionsParser("check", __doc__, options))
   if "task" not in config.get("plugins", {}):
     return check_encoding(config)
@@ -52,7 +69,6 @@ def check(argv: list[str]) -> bool:
 
 def check_task(config: Mapping[str, Any], loaded: dict[Path, bool]) -> bool:
   """Print whether a run's identity has the files that a task reads; `loaded` is as in `unnamed`."""
-  from posexp.analysis.data_files import remedy, unnamed
   from posexp.tasks import make_task
 
   doing("reading the data")
@@ -106,6 +122,74 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
   verb = "does" if failed == 1 else "do"
   print(f"{failed} {verb} not hold" if failed else "all of it holds")
   return not failed
+
+
+@contextlib.contextmanager
+def files_opened() -> Iterator[dict[Path, bool]]:
+  """Collect the files that Python opens in it, and whether they were there to be read."""
+  _listen()
+  found: dict[Path, bool] = {}
+  _listening.append(found)
+  try:
+    yield found
+  finally:
+    _listening.pop()
+
+
+@functools.cache  # Python knows no way to end it
+def _listen() -> None:
+  def hear(event: str, given: tuple[Any, ...]) -> None:
+    if _listening and event in EVENTS and isinstance(given[0], str | bytes | os.PathLike):
+      made = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_CREAT)
+      with contextlib.suppress(OSError, ValueError):
+        _listening[-1].setdefault(Path(os.path.realpath(os.fsdecode(given[0]))), not made)
+
+  sys.addaudithook(hear)
+
+
+def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
+  """Return the files that a task reads and whose content is not in its `data_digest`.
+
+  `loaded` are those that were opened as its class was imported. What is read by code that is no
+  Python is not seen.
+
+  Raises:
+    UserError: the data are missing or broken.
+  """
+  with files_opened() as named:
+    digest = task.data_digest()
+  with tempfile.TemporaryDirectory() as folder, files_opened() as read:
+    task.prepare(Path(folder))
+    if digest is None:
+      read = loaded | read
+    # What is of Python, its packages, posexp, the system or a cache.
+    elsewhere: list[Any] = [storage.cache_folder().parent, Path.home() / ".cache", folder]
+    elsewhere += [os.environ.get("HF_HOME"), *site.getsitepackages(), site.getusersitepackages()]
+    elsewhere += [sysconfig.get_paths()["stdlib"], sys.prefix, *SYSTEM]
+    elsewhere += [Path(posexp.__file__).parent, CONFIGS]
+    folders = [Path(each).resolve() for each in elsewhere if each]
+    return sorted(
+      path
+      for path, there in read.items()
+      if there and path not in named and path.suffix not in NO_DATA and path.is_file()
+      if not any(path.is_relative_to(each) for each in folders)
+    )
+
+
+def remedy(task: Task, paths: list[Path]) -> str:
+  """Return the method that gives a task the digest of files, with its options for their names."""
+  options = {}
+  for field in dataclasses.fields(cast(Any, task)):
+    if isinstance(value := getattr(task, field.name), str | Path):
+      options[Path(value).resolve()] = f"self.{field.name}"
+  names = [options.get(path, repr(os.path.relpath(path))) for path in paths]
+  return (
+    "  def data_digest(self):\n"
+    "    import hashlib, pathlib\n\n"
+    f"    files = [{', '.join(names)}]\n"
+    '    read = b"".join(pathlib.Path(file).read_bytes() for file in files)\n'
+    "    return hashlib.sha256(read).hexdigest()"
+  )
 
 
 main = command("building small models", lambda argv: check(argv) or sys.exit(1))

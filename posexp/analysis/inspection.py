@@ -68,12 +68,7 @@ def inspect(
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
     embed, profiles = model.stack.embed, layer_profiles(model, trained, length)
-    words = None
-    if trained:  # the first ones of the longest text of a batch, int [1,L] or [1,L,I]
-      batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
-      lengths = np.asarray(batch["mask"]).sum(axis=1)
-      row = int(lengths.argmax())
-      words = np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
+    words = first_words(trained) if trained else None
     rows = card.rows(model, next(iter(profiles.values())), words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
@@ -103,6 +98,14 @@ def inspect(
     lines += [line for each in shown if each for line in ("", *each)]
   figures = itertools.chain(*drawn)
   return lines, [path for name, figure in figures for path in saved(figure, out, name)]
+
+
+def first_words(trained: TrainedModel) -> np.ndarray:
+  """Return the first words of the longest text of a batch, int [1,L] or [1,L,I]."""
+  batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
+  lengths = np.asarray(batch["mask"]).sum(axis=1)
+  row = int(lengths.argmax())
+  return np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
 
 
 def saved(figure: Figure, out: Path, name: str) -> list[Path]:

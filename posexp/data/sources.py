@@ -158,8 +158,9 @@ def documents(task) -> dict[str, Texts]:
   if task.hub:
     lines = task.hub in LINES
     for split, records in hub.records(_query(task), task.way_out).items():
-      texts = itertools.starmap(parse, records)
-      found[split] = Texts((text or LINES[task.hub] for text in texts) if lines else texts, lines)
+      parsed = itertools.starmap(parse, records)
+      filled = (text or LINES[task.hub] for text in parsed) if lines else parsed
+      found[split] = Texts(filled, lines)
     return found
   for split, path in given(task).items():
     table = files.is_table(path)

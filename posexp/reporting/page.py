@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from posexp.reporting import lines, paper, sentences, tables, vega
+from posexp.reporting import paper, sentences, specs, tables, vega
 from posexp.reporting.contexts import context_table, of_little_gain
 from posexp.reporting.figures import Figure, figures, library, of_all
 from posexp.reporting.grouping import value_of
@@ -66,7 +66,7 @@ class Drawn:
         "x": AGAINST.get(chart.kind, one_line(chart.x)),
         "says": figure.says,
       }
-      other = lines.other_scale(chart) if chart.kind == "numbers" else None
+      other = specs.other_scale(chart) if chart.kind == "numbers" else None
       self.specs.append(about | {"other": other, "spec": spec})
     return list(range(first, len(self.specs)))
 

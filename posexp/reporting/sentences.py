@@ -189,10 +189,10 @@ def notes(results: Results) -> Iterator[str]:
       f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
       "texts say nothing of each other, so they are not compared."
     )
-  for fact, mixed in MIXED.items():
-    values = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}
-    if len(values) > 1:
-      yield f"{mixed}: {listed(sorted(values))}."
+  for fact, says in MIXED.items():
+    kinds = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}
+    if len(kinds) > 1:
+      yield f"{says}: {listed(sorted(kinds))}."
 
 
 def _left_out(group: Group, of: Score) -> Iterator[str]:

@@ -14,7 +14,7 @@ import run_folders
 from run_folders import report, sweep, write
 
 from posexp.config import CONFIGS
-from posexp.reporting import charts, figures, lines, page, vega
+from posexp.reporting import charts, figures, page, specs, vega
 from posexp.reporting.results import curve, results
 from posexp.runs import read_runs
 
@@ -211,8 +211,8 @@ def test_each_group_has_a_row_with_its_seeds_their_mean_and_its_interval(tmp_pat
 def test_an_axis_has_the_scale_of_its_values_and_offers_another(values, title, scale, other):
   points = [charts.Point(None, "none", value, None) for value in values]
   chart = charts.Chart("numbers", title, None, points)
-  assert lines.scale(chart, values).get("type", "linear") == scale
-  found = lines.other_scale(chart)
+  assert specs.scale(chart, values).get("type", "linear") == scale
+  found = specs.other_scale(chart)
   assert (None if found is None else found.get("type", "linear")) == other
 
 
@@ -250,10 +250,10 @@ def test_encodings_look_different_and_always_the_same():
 
 
 def test_names_at_the_ends_of_lines_do_not_touch():
-  places = lines.apart(np.array([1.0, 2.0, 3.0, 90.0, 99.0]), 10, 100)
+  places = specs.apart(np.array([1.0, 2.0, 3.0, 90.0, 99.0]), 10, 100)
   assert (np.diff(places) >= 10 - 1e-9).all()
   assert places.max() <= 100
-  assert lines.apart(np.array([10.0, 50.0]), 10, 100).tolist() == [10.0, 50.0]
+  assert specs.apart(np.array([10.0, 50.0]), 10, 100).tolist() == [10.0, 50.0]
 
 
 def test_each_of_several_tasks_has_charts_of_its_own_and_its_best_in_bold(tmp_path):
