@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from posexp.data.examples import Examples
 from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.runs.predictions import LABELS, write_predictions
-from posexp.status import doing
+from posexp.tasks import bag_of_words
 from posexp.tasks.contract import Snapshot, Task
 from posexp.tasks.results import Outputs, aligned, prefixed, result_rows, rows_of
 
@@ -138,7 +137,7 @@ class LabeledTexts(Classification):
     """Return the metrics of the test split, and those of a bag of words on validation and test."""
     summary = super().conclude(data, snapshot, folder)
     parted = writing.parts_words(text for text, _ in data.rows["train"])
-    floor = bag_of_words(data.rows, self.tokenizer == "char" or not parted)
+    floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
     for split in EVALUATED:
       summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
     return summary | ({} if parted else {"bag_of": "characters"})
@@ -362,43 +361,3 @@ class LabeledData(batches.Bucketed):
     if not size.vectors or not self.words:  # the latter is refused
       return spec
     return dataclasses.replace(spec, vectors=spec.read_vectors(size.vectors, self.words))
-
-
-RECIPE = "binary words as models read them, or counts of characters, L2, C=1, F1 of classes seen"
-
-
-def bag_of_words(splits: dict[str, Rows], characters: bool = False) -> dict[str, dict[str, float]]:
-  """Fit a logistic regression on `train`, and return its `accuracy` and `macro_f1` on other splits.
-
-  A feature says whether a text holds a lower-cased word or punctuation mark, or how often it holds
-  one of the `characters`. Texts are not cut, the vocabulary is not limited, and nothing is tuned.
-  The result is cached by content.
-  """
-  options: dict[str, Any] = {"analyzer": "char", "lowercase": False}
-  if not characters:
-    options = {"binary": True, "analyzer": lambda text: writing.words(text.lower())}
-  parts = RECIPE, characters, sorted(splits.items())
-  return storage.cached("baseline", lambda: _fit(splits, options), *parts)
-
-
-def _fit(splits: dict[str, Rows], options: dict[str, Any]) -> dict[str, dict[str, float]]:
-  from sklearn.feature_extraction.text import CountVectorizer
-  from sklearn.linear_model import LogisticRegression
-  from sklearn.metrics import accuracy_score, f1_score
-  from threadpoolctl import threadpool_limits
-
-  doing("fitting a bag of words")
-  vectorizer = CountVectorizer(**options)
-  texts, labels = zip(*splits["train"], strict=True)
-  model = LogisticRegression(C=1, max_iter=1000)
-  # More threads fight over small products: 20 times slower when busy. That there are many labels
-  # is said elsewhere.
-  with threadpool_limits(1), warnings.catch_warnings(category=UserWarning, action="ignore"):
-    model.fit(vectorizer.fit_transform(texts), labels)
-  measured = {}
-  for name in splits.keys() - {"train"}:
-    texts, labels = zip(*splits[name], strict=True)
-    predicted = model.predict(vectorizer.transform(texts))
-    f1 = f1_score(labels, predicted, average="macro", zero_division=0)
-    measured[name] = {"accuracy": float(accuracy_score(labels, predicted)), "macro_f1": float(f1)}
-  return measured

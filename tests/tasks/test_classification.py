@@ -14,7 +14,7 @@ from posexp.config import CONFIGS
 from posexp.data import writing
 from posexp.errors import UserError
 from posexp.runs.run import parsed_summary
-from posexp.tasks import tasks, text_classification
+from posexp.tasks import bag_of_words, tasks
 from posexp.tasks.text_classification import Classification, TextClassification
 from posexp.tasks.who_acts import WhoActs
 
@@ -68,9 +68,7 @@ def test_the_split_of_mr_is_the_same_for_ever(tmp_path):
   assert not set(texts["test"]) & {*texts["train"], *texts["validation"]}
   digest = hashlib.sha256("\n".join(texts["test"]).encode()).hexdigest()
   assert digest == "d5f89f77472abf618dddd4494804925ce32f79b5c6c7167d15dbc34384016346"
-  assert text_classification.bag_of_words(data.rows)["test"]["accuracy"] == pytest.approx(
-    0.754, abs=0.01
-  )
+  assert bag_of_words.bag_of_words(data.rows)["test"]["accuracy"] == pytest.approx(0.754, abs=0.01)
 
 
 def test_own_files_become_batches_and_keep_their_tokenizer(tmp_path):
@@ -221,7 +219,7 @@ def test_rows_that_contradict_each_other_are_counted(tmp_path):
 def test_a_bag_holds_what_a_model_reads(texts, labels, characters):
   rows = [*zip(texts, labels, strict=True)] * 20
   assert writing.parts_words(texts) is not characters
-  measured = text_classification.bag_of_words({"train": rows, "test": rows}, characters)
+  measured = bag_of_words.bag_of_words({"train": rows, "test": rows}, characters)
   assert measured["test"]["accuracy"] == 1.0
 
 
@@ -258,18 +256,18 @@ def test_a_rare_label_that_is_held_out_by_us_is_no_mistake(tmp_path):
 
 def test_the_bag_of_words_is_measured_once(monkeypatch):
   splits = {"train": ROWS[20:], "validation": ROWS[:10], "test": [("good", "p"), ("good", "n")]}
-  measured = text_classification.bag_of_words(splits)
+  measured = bag_of_words.bag_of_words(splits)
   assert measured["validation"] == {"accuracy": 1.0, "macro_f1": 1.0}
   assert measured["test"]["accuracy"] == 0.5
   assert measured["test"]["macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
-  monkeypatch.setattr(text_classification, "_fit", None)  # would fail if it were called
-  assert text_classification.bag_of_words(splits) == measured
+  monkeypatch.setattr(bag_of_words, "_fit", None)  # would fail if it were called
+  assert bag_of_words.bag_of_words(splits) == measured
   with pytest.raises(TypeError):
-    text_classification.bag_of_words(splits | {"test": ROWS[:2]})
+    bag_of_words.bag_of_words(splits | {"test": ROWS[:2]})
 
 
 def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
   splits = {"train": ROWS, "test": ROWS}
-  assert text_classification.bag_of_words(splits)["test"]["accuracy"] == 1.0
+  assert bag_of_words.bag_of_words(splits)["test"]["accuracy"] == 1.0
