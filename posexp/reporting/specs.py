@@ -40,7 +40,7 @@ MAP = {"scheme": "yellowgreenblue"}
 
 
 def spec(chart: Chart, results: Results | None = None) -> Spec:
-  """Return a chart as a Vega-Lite spec; that of several tasks belongs to no results."""
+  """Return a chart as a Vega-Lite spec; a chart of several tasks has no `results`."""
   base = results.baseline if results is not None else None
   if chart.kind in ("names", "differences"):
     found = _rows(chart, results)
@@ -311,7 +311,7 @@ def scale(chart: Chart, values: Sequence[float]) -> Spec:
   wide = bool(positive) and (positive[-1] >= 10 * positive[0] or rate)
   if positive == [*values] and len(values) > 2:  # they stand more evenly on a logarithmic axis
     plain, logs = np.diff(values), np.diff(np.log(values))
-    wide |= np.ptp(logs) / np.mean(logs) < min(0.5, np.ptp(plain) / np.mean(plain))
+    wide |= bool(np.ptp(logs) / np.mean(logs) < min(0.5, np.ptp(plain) / np.mean(plain)))
   of_length = chart.kind in ("contexts", "curves")
   if chart.kind == "steps" or values[0] < 0 or not (wide or of_length):
     return LINEAR
@@ -335,12 +335,7 @@ def _logarithmic(values: Sequence[float], base: int) -> Spec:
 
 
 def _ends(
-  rows: Sequence[Spec],
-  names: Sequence[str],
-  y: Spec,
-  height: int,
-  color: Spec,
-  shape: Spec,
+  rows: Sequence[Spec], names: Sequence[str], y: Spec, height: int, color: Spec, shape: Spec
 ) -> list[Spec]:
   """Return the names at the ends of lines, with their markers, moved apart where ends are near."""
   to, back = (np.log, np.exp) if y["scale"].get("type") == "log" else (np.array, np.array)
@@ -364,7 +359,7 @@ def _ends(
 
 
 def apart(places: np.ndarray, least: float, most: float) -> np.ndarray:
-  """Return ascending places moved as little as it takes to be `least` apart and within 0 to `most`,
+  """Move ascending places as little as needed until they are `least` apart, and within 0 to `most`
   if there is room for all.
   """
   found = places.astype(float)
