@@ -137,7 +137,12 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     UserError: the run, a term, a layer or a head does not exist.
   """
   if args.recl:
-    return effective_lengths(args)
+    from posexp.reporting import contexts
+    from posexp.runs import read_run
+
+    by_run = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
+    print(contexts.length_table(by_run))
+    return by_run
   if args.records:
     return {str(path): result for path, result in kept(args)}
   from posexp.analysis import context, lengths, scoring
@@ -227,16 +232,6 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     with writing("--records", args.records):
       write_records(args.records, runs)
   print(f"\nwritten: {near(args.records)}, {counted(len(runs), 'row')}")
-
-
-def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
-  """Print the relative effective context lengths of runs, and return them by the runs' names."""
-  from posexp.reporting import contexts
-  from posexp.runs import read_run
-
-  found = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
-  print(contexts.length_table(found))
-  return found
 
 
 main = command("opening the run", evaluate, arguments)

@@ -57,7 +57,7 @@ class Switches:
     return Off(**chosen)
 
   def scale(self, off: Off | None = None) -> TermScale:
-    """Return 1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
+    """Return 0 where a term is off and 1 elsewhere, by term: float32 [layers,H]."""
     shape = len(self.known.layers), len(self.known.heads)
     scale = {term: np.ones(shape, np.float32) for term in self.known.terms}
     for term in off.terms if off else ():
@@ -76,7 +76,7 @@ class Switches:
 
 
 def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
-  """Return what is divided by what, [N] each, to make the metric whose changes are shown.
+  """Return the numerators and denominators, [N] each, of the metric whose changes are shown.
 
   It is `compare_by` of the task: of language models bits per byte, else right ones among tokens.
   """
@@ -170,7 +170,7 @@ def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[R
 
 
 def heat_map(result: dict[str, Any]) -> Figure:
-  """Draw what every term in every layer and head is worth: a panel of changes per term."""
+  """Draw how the metric changes without a term, by layer and head: a panel for each term."""
   off, on = result["off"], result["on"]
   terms = {row["terms"]: [each for each in off if each["terms"] == row["terms"]] for row in off}
   layers, heads = (max((row[key] for row in off), key=len) for key in ("layers", "heads"))

@@ -33,9 +33,10 @@ class Seen(NamedTuple):
 
 
 def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
-  """Make a stack record its self-attention and cross-attention; return a list by layer of each.
+  """Make a stack record its attention; return lists, by layer, of self-attention and of
+  cross-attention.
 
-  The lists are filled when the stack, which is changed, computes attention, now by definition.
+  This changes the stack. It fills the lists when it computes attention, by definition from now on.
   """
   stack.size = dataclasses.replace(stack.size, attention="reference")
   own: list[Seen] = []

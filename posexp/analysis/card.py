@@ -67,7 +67,7 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
 
 
 def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
-  """Return what a layer's logits are the sum of and, where layers differ, what each has."""
+  """Return the terms of a layer's logits or, if layers differ, the encoding and terms of each."""
   found: dict[str, list[int]] = {}
   for i, layer in enumerate(encoding.layers(len(stack.blocks))):
     limits = {"window": layer.window, "chunk": layer.chunk}
@@ -146,10 +146,7 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
     beyond = "vectors by the same formula, which training has not seen"
   else:
     covers, beyond = "nothing", "nothing new: longer texts are only longer"
-  return {
-    "covers": covers,
-    "beyond": f"an error beyond position {limit - 1}" if limit else beyond,
-  }
+  return {"covers": covers, "beyond": f"an error beyond position {limit - 1}" if limit else beyond}
 
 
 def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str]:

@@ -48,7 +48,9 @@ def weights(case: Case) -> Iterator[Violation]:
 
 
 def columns(case: Case) -> Iterator[Violation]:
-  """Check that what a key or a query carries is made of its own token, so that it can be cached."""
+  """Check that the columns of a key or query depend on its own token alone, so that they can be
+  cached.
+  """
   model, draw = stack(case), np.random.default_rng(11)
   shape = 2, case.length, case.d_model
   x = jnp.asarray(draw.normal(size=shape), jnp.float32)
@@ -172,7 +174,7 @@ class Property(NamedTuple):
     return self.check.__doc__.removeprefix("Check that ")
 
   def sides(self, encoding: Encoding) -> list[bool]:
-    """Return whether attention is causal: one or both, or none where it is not asked for."""
+    """Return the kinds of attention to check: True for causal, False for both directions."""
     if self.declared and not getattr(encoding, self.declared):
       return []
     return [True, *[False] * (self.encoder and not encoding.causal_only)]

@@ -14,14 +14,7 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp import plotting
-from posexp.analysis import (
-  attention_weights,
-  card,
-  encoding_figures,
-  probe,
-  values,
-  wavelengths,
-)
+from posexp.analysis import attention_weights, card, encoding_figures, probe, values, wavelengths
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.rotation import Rotation
@@ -146,9 +139,9 @@ def draw_vectors(
   stack: Stack | None,
   trained: TrainedModel | None,
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield figures of the vectors [L,F] of positions, and of what a first layer makes of them.
+  """Yield figures of the vectors [L,F] of positions, and of their products in a first layer.
 
-  Other widths and bases stand beside those that are not trained.
+  Beside untrained vectors stand those of other widths and bases.
   """
   if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
     return
@@ -170,7 +163,7 @@ def draw_attention(
   trained: TrainedModel | None,
   length: int,
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield figures of what attention makes of offsets, for random inputs and on a run's texts."""
+  """Yield figures of attention by offset, for random inputs and on a run's texts."""
   encoding, stack = model
   if turning := wavelengths.spectra(stack):
     layers = zip(encoding.layers(len(stack.blocks)), stack.blocks, strict=True)

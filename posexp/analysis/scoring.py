@@ -186,7 +186,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     what = f"{len(lost):,} {vocabulary.units}"
     about += f"\n{what} are not in the vocabulary; each of their bytes counts 8 bits"
   elif vocabulary.decode(tokens.tolist()) != text.encode():
-    about += "\nthe tokens do not give back the text, by whose bytes and characters bits divide"
+    about += "\nthe tokens do not give back the text; bits divide by its own bytes and characters"
   if args.per_token:
     print(*lines(vocabulary, found[0]), sep="\n")
   print(about, file=sys.stderr if args.per_token else sys.stdout)

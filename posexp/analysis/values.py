@@ -1,4 +1,4 @@
-"""An encoding in numbers: the vectors of some positions, and what pairs of them look up."""
+"""An encoding in numbers: the vectors of some positions, and the table rows of their pairs."""
 
 from __future__ import annotations
 

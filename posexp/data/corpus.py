@@ -16,16 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import (
-  documents,
-  files,
-  sources,
-  splits,
-  store,
-  tokenizer,
-  vocabulary,
-  writing,
-)
+from posexp.data import documents, files, sources, splits, store, tokenizer, vocabulary, writing
 from posexp.data.documents import Documents
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import EVALUATED
@@ -138,8 +129,8 @@ def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict])
   inexact = [split for split, about in abouts.items() if not about["exact"]]
   if inexact:
     yield (
-      f"the words of {', '.join(inexact)} do not give back the exact text, by whose bytes bits per "
-      "byte divide"
+      f"the words of {', '.join(inexact)} do not give back the exact text; bits per byte divide by "
+      "the bytes of the exact text"
     )
 
 

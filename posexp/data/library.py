@@ -1,4 +1,4 @@
-"""The library `tokenizers`, all of whose calls on a file of somebody else go through `call`.
+"""The library `tokenizers`. All calls that involve somebody else's file go through `call`.
 
 A file may have a pattern that searches for ever, or on which the library panics: that is an
 exception that no `except Exception` sees, and lines of Rust on standard error. It may also ask for
@@ -107,7 +107,7 @@ def opened(text: str, what: str = "the tokenizer") -> tokenizers.Tokenizer:
 
 
 def check_numbers(texts: Iterable[Sequence[int]], size: int) -> None:
-  """Raise UserError if a text has a token of which a model of `size` tokens knows nothing."""
+  """Raise UserError if a text has a token that a model of `size` tokens does not know."""
   most = max((max(ids, default=0) for ids in texts), default=0)
   if most >= size:
     raise UserError(

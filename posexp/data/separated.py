@@ -36,11 +36,7 @@ def by_name(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def rows(
-  path: str,
-  lines: Iterable[str],
-  wanted: Collection[str],
-  separator: str,
-  quotes: str,
+  path: str, lines: Iterable[str], wanted: Collection[str], separator: str, quotes: str
 ) -> Iterator[tuple[str, dict]]:
   """Read the rows below a header: the place of each, and its fields by the names of columns.
 

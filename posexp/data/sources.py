@@ -32,7 +32,7 @@ UNCUT = 100_000  # letters of a text that task.max_length does not cut
 
 @dataclasses.dataclass(frozen=True)
 class Sourced:
-  """The options by which a task names its data; `subset` and `package` are those of some tasks."""
+  """The options by which a task names its data; some tasks add `subset` and `package`."""
 
   columns: ClassVar[tuple[str, ...]]  # the options that name columns
   way_out: ClassVar[str]  # what to try where the hub does not answer
@@ -148,11 +148,11 @@ def documents(task) -> dict[str, Texts]:
   """
   if task.package:
     if PACKAGES[task.package] is REVIEWS:
-      texts = [text for text, _ in reviews(task.package)]
+      whole = [text for text, _ in reviews(task.package)]
     else:
       contents = (path.read_bytes().decode() for path in read(task.package))
-      texts = [text for text in contents if text.strip()]
-    packaged = {key(text): text.encode() for text in reversed(texts)}
+      whole = [text for text in contents if text.strip()]
+    packaged = {key(text): text.encode() for text in reversed(whole)}
     return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:
@@ -210,7 +210,7 @@ def _rows(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
 
 
 def _document(task, where: str, record: dict) -> bytes:
-  """Return the text of a row in UTF-8, as long as it may be."""
+  """Return the text of a row in UTF-8, however long."""
   text = _pick(task, record, "text", where)
   if not isinstance(text, str | None):
     raise UserError(f"{where}: the text is {text!r}; it must be a string")

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from posexp import storage
 from posexp.errors import UserError
@@ -61,7 +61,7 @@ T = TypeVar("T", str, bytes)
 
 
 def within(texts: Iterable[T], size: int) -> Iterator[T]:
-  """Yield texts until they have `size` characters or bytes, of which the last may have more."""
+  """Yield texts until they have at least `size` characters or bytes together."""
   for text in texts:
     yield text
     if (size := size - len(text)) <= 0:
@@ -76,6 +76,14 @@ def beginning(texts: Iterable[T]) -> Iterator[T]:
 def draw(key: bytes, purpose: str) -> float:
   """Return a number in [0, 1) that is a function of `key`, independent for different purposes."""
   return int.from_bytes(hashlib.sha256(purpose.encode() + key).digest()[:7], "big") / 2**56
+
+
+class Division(NamedTuple):
+  """What decides to which split a training row goes."""
+
+  exact: bool  # whether texts are compared by `exact_key`
+  missing: tuple[str, ...]  # the splits that are held out
+  fold: tuple[int, int] | None  # of cross-validation
 
 
 def arrange(
@@ -112,24 +120,24 @@ def arrange(
   def compute() -> list:
     first = beginning(row[0] for row in given["train"]() if keep(row))
     exact = bool(missing) and assigning_key(first) is exact_key
-    return [exact, _notes(given, rows, texts, keep, (exact, missing, fold))]
+    return [exact, _notes(given, rows, texts, keep, Division(exact, missing, fold))]
 
   parts = digest, missing, *(fold or ())
   exact, notes = storage.cached("arranged", compute, RECIPE, *parts) if digest else compute()
+  division = Division(exact, missing, fold)
 
   def part(name: str) -> Iterator[Row]:
     chosen = (row for row in given["train"]() if keep(row))
-    return (row for row in chosen if _split_of(row[0], exact, missing, fold) == name)
+    return (row for row in chosen if _split_of(row[0], division) == name)
 
   held = {name: functools.partial(part, name) for name in ("train", *missing)}
   return {name: held.get(name) or given[name] for name in SPLITS}, notes
 
 
 def _notes(
-  given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], how: tuple
+  given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], division: Division
 ) -> list[str]:
-  """Return the notes of `arrange`; `how` holds the arguments of `_split_of` but the text."""
-  *_, missing, fold = how
+  """Return the notes of `arrange`."""
   others = {
     name: Counter(exact_key(text) for text, _ in stream())
     for name, stream in given.items()
@@ -141,7 +149,7 @@ def _notes(
     if not keep(row):
       dropped += 1
       continue
-    name = _split_of(row[0], *how)
+    name = _split_of(row[0], division)
     sizes[name] += 1
     if name == "train" and others:
       found = exact_key(row[0])
@@ -153,23 +161,23 @@ def _notes(
       more = "give more data, as equal texts count once,"
       raise UserError(f"the {name} split has no rows{empty}; {more} or set task.{name}")
   notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
-  for name in missing:
+  for name in division.missing:
     held = f"a tenth of the training {rows}, held out by content hash"
-    if fold and name == "test":
-      held = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
+    if division.fold and name == "test":
+      number, count = division.fold
+      held = f"fold {number} of {count} over all {sizes.total():,} {rows}"
     notes.append(f"the {name} split is {held}")
   for name in EVALUATED:
-    if number := repeated[name]:
-      what = f"{texts} also stand" if number > 1 else f"{texts.removesuffix('s')} also stands"
-      notes.append(f"{number:,} {name} {what} in the training split")
+    if copies := repeated[name]:
+      what = f"{texts} also stand" if copies > 1 else f"{texts.removesuffix('s')} also stands"
+      notes.append(f"{copies:,} {name} {what} in the training split")
   return notes
 
 
 @functools.lru_cache(maxsize=1 << 17)  # each of several passes asks for the split of each text
-def _split_of(
-  text: str, exact: bool, missing: tuple[str, ...], fold: tuple[int, int] | None
-) -> str:
+def _split_of(text: str, division: Division) -> str:
   """Return the split that a training row with this text goes to."""
+  exact, missing, fold = division
   found = exact_key(text) if exact and missing else key(text) if missing else b""
   for name in missing:
     if fold and name == "test":

@@ -264,7 +264,7 @@ class Given(Tokenizer):
   def encode(
     self, texts: list[str], max_length: int | None = None
   ) -> tuple[list[np.ndarray], int, int]:
-    """Return the same as for another tokenizer; what is cut keeps its special tokens."""
+    """Return the same as `Tokenizer.encode`; texts that are cut keep their special tokens."""
     found = self._batch(texts)
     sizes = [len(each.ids) for each in found]
     library.check_numbers((each.ids for each in found), self.vocab_size)

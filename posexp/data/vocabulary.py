@@ -198,7 +198,10 @@ class Given(Vocabulary):
     self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
   ):
     if not 0 < size <= MOST or not 0 <= end < size:
-      raise UserError(f"a tokenizer of {size} tokens, of which number {end} begins a text, is none")
+      raise UserError(
+        f"a tokenizer has 1 to {MOST:,} tokens, and begins texts with one of them; this one has "
+        f"{size}, and begins with number {end}"
+      )
     text = self._library = library.opened(tokenizer)
     text.encode_special_tokens = True  # a "<s>" in a text is three characters
     table = [*map(library.spelling(text, tokenizer), range(size))]

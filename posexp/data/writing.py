@@ -72,7 +72,7 @@ def parts_words(texts: Iterable[str]) -> bool:
 
 
 def misfit(unknown: int, words: int, texts: int, parted: bool) -> list[str]:
-  """Return a note where a vocabulary of words does not suit what is validated on, or none.
+  """Return a note if a vocabulary of words does not suit the validation texts, or none.
 
   Args:
     unknown: how many of its words the vocabulary lacks.

@@ -153,13 +153,7 @@ class Backbone(nnx.Module):
     self.reader = size.reader(encoding, rngs.fork())
     self.limit, self.size = encoding.limit, size
 
-  def __call__(
-    self,
-    tokens: Array,
-    mask: Array,
-    *,
-    positions: Array | None = None,
-  ) -> Array:
+  def __call__(self, tokens: Array, mask: Array, *, positions: Array | None = None) -> Array:
     """Read tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
 
     A text with more tokens than the encoding has positions gives NaN.

@@ -16,14 +16,7 @@ from posexp.encodings.base import Columns, Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import attention, logits
-from posexp.models.parts import (
-  check_unbound,
-  norm_of,
-  normed,
-  qk_norm,
-  repeated,
-  to_all_heads,
-)
+from posexp.models.parts import check_unbound, norm_of, normed, qk_norm, repeated, to_all_heads
 from posexp.models.size import FEED_FORWARDS, Size
 
 Norm = Callable[[Array], Array]

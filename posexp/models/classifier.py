@@ -40,7 +40,12 @@ class ClassifierSpec:
     """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     model = Classifier(self, rngs=rngs)
     if self.vectors is not None:
-      start_from(self.vectors, model.embed, self.size.input_scale)
+      # All other vectors are scaled to the size of the given ones (Kim 2014, section 3.2). Embedded
+      # words are later multiplied by `input_scale`, so these are divided by it.
+      vectors, input_scale = self.vectors, self.size.input_scale
+      table, scale = word_table(model.embed)
+      drawn = table[...] * (vectors.scale / input_scale)
+      table[...] = drawn.at[vectors.rows].set(vectors.values / (scale * input_scale))
     return model
 
   def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
@@ -147,14 +152,3 @@ class Classifier(nnx.Module):
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry
-
-
-def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:
-  """Replace the vectors of words that have given ones, and scale all others to the size of these.
-
-  So does Kim 2014 (section 3.2). Embedded words are later multiplied by `input_scale`, so these are
-  divided by it.
-  """
-  table, scale = word_table(embed)
-  drawn = table[...] * (vectors.scale / input_scale)
-  table[...] = drawn.at[vectors.rows].set(vectors.values / (scale * input_scale))

@@ -31,9 +31,9 @@ class Point(NamedTuple):
 
 
 class Chart(NamedTuple):
-  """A score against something else. `kind` says what x is: "names" of groups, whose scores or
-  whose "differences" to the baseline are shown; "parts" of a split; "numbers" of any size;
-  "lengths"; "contexts" in tokens; "steps" of training; or "tasks".
+  """A score against something else, which `kind` names: "names" of groups; groups again, but with
+  "differences" to the baseline as the score; "parts" of a split; "numbers" of any size; "lengths";
+  "contexts" in tokens; "steps" of training; or "tasks".
   """
 
   kind: str
@@ -87,7 +87,7 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
 
 
 def differences(results: Results) -> Chart:
-  """Return the differences of groups to the baseline, which is among them, with their intervals."""
+  """Return the differences of groups to the baseline, which has a point, too."""
   points = [
     Point(group, group.label, group.label, group.difference.estimate)
     for group in results.ranked

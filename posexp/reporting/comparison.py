@@ -19,13 +19,7 @@ from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, 
 from posexp.runs import Run, bleu, scores
 from posexp.runs.metrics import METRICS, score
 
-FACTS = (
-  "parameters",
-  "flops_per_token",
-  "devices",
-  "processor",
-  "versions",
-)
+FACTS = ("parameters", "flops_per_token", "devices", "processor", "versions")
 NAME = 24  # letters that the name of a run may have
 SAMPLES = 1000  # of the bootstrap
 TEXT = 2_000  # letters that are shown of a text
@@ -36,8 +30,7 @@ Result = Mapping[str, Any]  # as `compare` returns it
 
 
 def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
-  """Return all that is known of two runs, or of the seeds that two groups share, with plain values
-  only.
+  """Compare two runs, or the seeds that two groups share; all values are plain.
 
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
@@ -74,8 +67,8 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
 
 
 def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) -> Iterator[str]:
-  """Yield notes on language models whose results count more than their predictions can: the letters
-  of words that a vocabulary lacks.
+  """Yield notes on language models whose vocabulary lacks words: results count the letters of
+  these, which predictions leave out.
   """
   for run, side in zip(runs, measures, strict=True):
     whole, found = run.score(f"{split}/bits_per_byte"), side.get("bits_per_byte")

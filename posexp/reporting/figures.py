@@ -1,4 +1,4 @@
-"""The figures of a report: what stands in each, what it says, and their files."""
+"""The figures of a report: their charts, the sentences under them, and their files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Figure(NamedTuple):
 
 
 def _numbered(svg: str) -> str:
-  """Return an SVG whose clips have numbers from 0 on, whatever was drawn before it."""
+  """Return an SVG with its clips numbered from 0 on: figures drawn before it change nothing."""
   places = list(dict.fromkeys(re.findall(r'id="clip(\d+)"', svg)))
   return re.sub(r"\bclip(\d+)(?=[\")])", lambda found: f"clip{places.index(found[1])}", svg)
 

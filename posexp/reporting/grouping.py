@@ -90,8 +90,8 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-  """Return the options in which runs differ. One of an encoding counts among the runs of that
-  alone.
+  """Return the options in which runs differ. An option of an encoding is compared among the runs
+  with that encoding.
   """
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
@@ -177,8 +177,8 @@ def gated(runs: Sequence[Run], score: Score) -> bool:
 
 
 def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
-  """Say what keeps the runs of a group from being repeats of one: options, or else the data, which
-  are all else that the digest in a run's path covers.
+  """Return why the runs of a group are no repeats of one run: options in which they differ, or else
+  their data, which the digests in their paths cover, too.
   """
   keys = [key for key in differing(runs) if key not in (*by, *PATHS)]
   mixed = {key: Counter(value_of(run, key) for run in runs) for key in keys}

@@ -71,7 +71,7 @@ class Drawn:
     return list(range(first, len(self.specs)))
 
   def json(self) -> str:
-    """Return all that the script needs, in which no tag begins or ends."""
+    """Return the charts as JSON without tags, as it stands in the page."""
     found = {"config": vega.CONFIG, "specs": self.specs}
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 

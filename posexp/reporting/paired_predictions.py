@@ -136,8 +136,8 @@ class Moves(NamedTuple):
   of: str  # the digest of the examples
 
   def covariance(self, other: Moves) -> np.ndarray:
-    """Return the covariance [2,2] of two means over draws of examples, as a bootstrap has it, but
-    for the part that is among the variance of the runs already.
+    """Return the covariance [2,2] of two means over draws of examples, as in a bootstrap, without
+    the part that the variance of the runs already holds.
     """
     count = len(self.by_example)
     return np.cov(self.by_example, other.by_example) / count - np.diag([self.noise, other.noise])
@@ -186,14 +186,14 @@ def _examples_of(run: Run, score: Score) -> Examples | None:
 
 
 def _asked(rows: pd.DataFrame, columns: Columns) -> pd.Series:
-  """Return what was asked and what is right, by example."""
+  """Return the input and the right answer of each example, as one text."""
   if columns.joined:  # a part of a text may begin within a letter, unless it is of ASCII
     return rows["reference"].str.encode("ascii", "ignore")
   return rows["source"] + "\n" + rows["reference"]
 
 
 def _joined(sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-  """Join parts of the same text, which runs have cut differently, up to where all have cut it."""
+  """Join the parts of a text that runs have cut differently, between the cuts that all share."""
   ends = [rows["bytes"].cumsum() for rows in sides]
   common = functools.reduce(np.intersect1d, ends)
   found = []

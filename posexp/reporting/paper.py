@@ -78,8 +78,8 @@ class Paper(NamedTuple):
 
 
 def table(tasks: Sequence[Results]) -> Paper:
-  """Return a row for each group by its label, those of the best mean rank first, and a column for
-  each task: means with their intervals, the seeds that learned, and marks of differences.
+  """Return a row for each label of groups, the best mean rank first, and a column for each task:
+  means with their intervals, the seeds that learned, and marks of differences.
   """
   found = [{one_line(group.label): group for group in results.groups} for results in tasks]
 
@@ -114,7 +114,7 @@ def _cell(group: Group | None, results: Results) -> str:
 
 
 def _caption(tasks: Sequence[Results]) -> str:
-  """Return what the table shows, as far as it is so."""
+  """Return the caption, with only those sentences that apply to the table."""
   seeds = sorted({len(group.repeats) for each in tasks for group in each.groups if group.repeats})
   number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
   percent = [one_line(results.task) for results in tasks if results.score.metric.percent]

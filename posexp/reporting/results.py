@@ -73,8 +73,8 @@ class Results:
 
   @functools.cached_property
   def unequal(self) -> list[str]:
-    """The differences of groups with a mean, beyond what is compared: options of the task, the
-    model and the training that are not in `by`, those of `uncrossed`, "seeds"."""
+    """What groups with a mean differ in beyond what is compared: options of the task, the model and
+    the training that are not in `by`; options of `uncrossed`; and "seeds"."""
     runs = [run for group in self.ranked for run in group.counted.values()]
     found = [
       key
@@ -86,8 +86,8 @@ class Results:
 
   @functools.cached_property
   def uncrossed(self) -> list[str]:
-    """The options, other than those of encodings and those that a user asked for, that take other
-    values in some groups than in others that are alike but for them."""
+    """The options of `by` whose values were not combined with all values of the others. Options of
+    encodings are left out, and so is everything if a user chose `by`."""
     encodings = {"encoding", *(run.encoding for run in self.runs)}
     found = []
     for key in [] if self.chosen else self.by:
@@ -205,7 +205,7 @@ def results(
 
 
 def _check(flag: str, asked: str | None, names: Iterable[str], problem: str) -> None:
-  """Raise UserError if what a flag asks for, other than None, is none of the names."""
+  """Raise UserError if a flag asks for a name that does not exist; None asks for nothing."""
   if asked is not None and asked not in names:
     raise UserError(f"{flag} {asked}: {problem}; {did_you_mean(asked, [*dict.fromkeys(names)])}")
 

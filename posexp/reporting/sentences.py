@@ -149,11 +149,11 @@ def notes(results: Results) -> Iterator[str]:
   base = results.baseline
   for group in results.groups:
     if group.mixed:
-      mixed = []
-      for key, values in group.mixed.items():
-        shown = [f"{value} ({counted(n, 'run')})" for value, n in values.most_common()]
-        mixed.append(f"{key} = {listed(shown)}")
-      yield f"{group.label} mixes {'; '.join(mixed)}: it has no mean{_way_out(group, results)}."
+      parts = []
+      for key, counts in group.mixed.items():
+        shown = [f"{value} ({counted(n, 'run')})" for value, n in counts.most_common()]
+        parts.append(f"{key} = {listed(shown)}")
+      yield f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
     elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
     test = group.difference.contrast
@@ -177,10 +177,10 @@ def notes(results: Results) -> Iterator[str]:
     reasons.setdefault(run.failure[:120], []).append(name)
   for why, failed in reasons.items():
     yield f"In no group, since they failed before they began: {listed(failed, 8)} ({why})."
-  parts = by_part(results.score, results.runs).get(results.score.split, ())
+  columns = by_part(results.score, results.runs).get(results.score.split, ())
   for group in results.groups:
     counting = group.counted.values()
-    lacks = [part.part for part in parts if any(run.score(part.key) is None for run in counting)]
+    lacks = [part.part for part in columns if any(run.score(part.key) is None for run in counting)]
     if lacks:
       which = listed(lacks, 8)
       yield f"{group.label}: without {which}, so its mean is of fewer parts than others'."

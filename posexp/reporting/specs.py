@@ -40,7 +40,7 @@ MAP = {"scheme": "yellowgreenblue"}
 
 
 def spec(chart: Chart, results: Results | None = None) -> Spec:
-  """Return a chart as a Vega-Lite spec; that of several tasks belongs to no results."""
+  """Return a chart as a Vega-Lite spec; a chart of several tasks has no `results`."""
   base = results.baseline if results is not None else None
   if chart.kind in ("names", "differences"):
     found = _rows(chart, results)
@@ -335,12 +335,7 @@ def _logarithmic(values: Sequence[float], base: int) -> Spec:
 
 
 def _ends(
-  rows: Sequence[Spec],
-  names: Sequence[str],
-  y: Spec,
-  height: int,
-  color: Spec,
-  shape: Spec,
+  rows: Sequence[Spec], names: Sequence[str], y: Spec, height: int, color: Spec, shape: Spec
 ) -> list[Spec]:
   """Return the names at the ends of lines, with their markers, moved apart where ends are near."""
   to, back = (np.log, np.exp) if y["scale"].get("type") == "log" else (np.array, np.array)
@@ -364,7 +359,7 @@ def _ends(
 
 
 def apart(places: np.ndarray, least: float, most: float) -> np.ndarray:
-  """Return ascending places moved as little as it takes to be `least` apart and within 0 to `most`,
+  """Move ascending places as little as needed until they are `least` apart, and within 0 to `most`
   if there is room for all.
   """
   found = places.astype(float)

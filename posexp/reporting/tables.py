@@ -13,15 +13,7 @@ from posexp.reporting import sentences
 from posexp.reporting.contexts import context_table, of_little_gain
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
-from posexp.reporting.text import (
-  MISSING,
-  Table,
-  cell,
-  markdown,
-  p_number,
-  tabulated,
-  wrapped,
-)
+from posexp.reporting.text import MISSING, Table, cell, markdown, p_number, tabulated, wrapped
 from posexp.runs.metrics import declared, score
 
 

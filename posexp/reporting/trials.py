@@ -18,7 +18,7 @@ FIXED, TUNED = "fixed", "tuned"  # follow the name of a task, of results with su
 
 
 def labeled(tuned: Sequence[Tuning]) -> list[Tuning]:
-  """Give the trials of each group the name of the group among those of its task."""
+  """Label tuned groups by the options in which they differ from others of their task."""
   tasks: dict[str, list[Run]] = {}
   for tuning in tuned:
     shown = dataclasses.replace(tuning.points[0].runs[0], settings=tuning.settings)

@@ -273,8 +273,8 @@ class Task(Protocol):
     return prefixed("test", self.measure(data, snapshot, "test"))
 
   def predicted(self, summary: Mapping[str, Any]) -> Iterable[str]:
-    """Return the splits whose predictions `conclude` has written; if these are lost or damaged,
-    training concludes again. Their rows have an `index`, from 0.
+    """Return the splits whose predictions `conclude` has written, in rows with an `index` from 0;
+    if a file of them is lost or damaged, training concludes again.
     """
     return ()
 

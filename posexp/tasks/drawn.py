@@ -192,7 +192,7 @@ class Answers(Data):
 
 @dataclasses.dataclass(frozen=True)
 class Listed(Answers):
-  """Examples of a fixed set, any of which a step may draw; their length is that of the answer."""
+  """Examples of a fixed set, from which steps draw; the length of an example is its answer's."""
 
   examples: dict[str, list[Example]]  # of each split
   blind: dict[int, float]

@@ -82,8 +82,4 @@ class ParallelData(batches.Bucketed):
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):
-      yield {
-        "tokens": batch["source"],
-        "mask": batch["source_mask"],
-        "weight": batch["weight"],
-      }
+      yield {"tokens": batch["source"], "mask": batch["source_mask"], "weight": batch["weight"]}

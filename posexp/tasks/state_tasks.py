@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -48,10 +47,10 @@ def products_of(group: str) -> np.ndarray:
   They are numbered in order: those of three things for `s3`, the even ones of five for `a5`.
   """
   things = {"s3": 3, "a5": 5}[group]
-  every: Iterable[tuple[int, ...]] = itertools.permutations(range(things))
+  every = [*itertools.permutations(range(things))]
   if group == "a5":
     inversions = {p: sum(a > b for a, b in itertools.combinations(p, 2)) for p in every}
-    every = (p for p, count in inversions.items() if count % 2 == 0)
+    every = [p for p, count in inversions.items() if count % 2 == 0]
   number = {p: i for i, p in enumerate(every)}
   return np.array([[number[tuple(p[i] for i in q)] for q in number] for p in number])
 
