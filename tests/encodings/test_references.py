@@ -92,7 +92,7 @@ def test_what_holds_with_a_factor(name, options):
   ("chosen", "options", "message"),
   [
     (posexp.encoding("rope"), LLAMA, "logits_by=llama4 is of positions in a text that is read for"),
-    (posexp.encoding("split", form="position_only"), {"logits_scale": 2.0}, "scale=2 needs q"),
+    (posexp.encoding("split", form="position_only"), {"logits_scale": 2.0}, "logits_scale=2 need"),
     (LAYERS, {"logits_by": "ssmax"}, "logits_length must be given with logits_by=ssmax"),
     (
       LAYERS,
