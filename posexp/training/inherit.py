@@ -134,11 +134,12 @@ def keep_tokens(setup: Setup, folder: Path) -> None:
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
   """Return in words the options of the model and the encoding in which two configs differ."""
-  sections = ["model"] + [here["encoding"]] * (there["encoding"] == here["encoding"])
+  sections = ["model"] + [here["encoding"]] * (there.get("encoding") == here["encoding"])
   found = [
-    f"{section}.{key}={show((there.get(section) or {}).get(key))}"
+    f"{section}.{key}={show(there[section].get(key))}"
     for section in sections
+    if there.get(section)  # of weights from elsewhere no options may be known
     for key, value in (here.get(section) or {}).items()
-    if (there.get(section) or {}).get(key) != value
+    if there[section].get(key) != value
   ]
   return f"; there, {', '.join(found)}" if found else ""

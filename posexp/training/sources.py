@@ -49,7 +49,7 @@ class Source:
 
   def config(self) -> dict[str, Any]:
     """Return the model's own `encoding` and the sections of its options, for errors about sizes."""
-    return {"encoding": None}
+    return {}
 
   def keep_tokens(self, folder: Path) -> None:
     """Write the model's tokenizer into the folder of a run, if the run has its tokens."""

@@ -100,6 +100,9 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert "beyond, length" in said[6]
   assert_csv(said[7])
   assert "words.npz, step 0: 384 of" in said[8]
+  np.savez("words.npz", **{"stack/embed/table": np.zeros((5, 64))})
+  refused = order.command(*shlex.split(lines[8])[3:]).err
+  assert refused.endswith("what a run takes from another must have the same size\n")
 
 
 FALLING = """
