@@ -206,8 +206,22 @@ def found(group: str) -> dict[str, Plugin]:
 
 
 def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
-  """Return everything in a group by name: what is built in, and the plugins."""
-  loaded = {entry.name: _loaded(entry)[0] for entry in entries(group)[0]}
+  """Return everything in a group by name: what is built in, and the plugins.
+
+  Raises:
+    UserError: posexp's files have changed since it was installed from them, and one is gone.
+  """
+  loaded = {}
+  for entry in entries(group)[0]:
+    try:
+      loaded[entry.name] = _loaded(entry)[0]
+    except (ImportError, AttributeError) as error:
+      if not (getattr(error, "name", None) or "posexp").startswith("posexp"):
+        raise
+      raise UserError(
+        f"{entry.value} is gone since posexp was installed from {near(CONFIGS.parent)}: install it "
+        f"again, as in pip install -e {near(CONFIGS.parent)}"
+      ) from error
   return {**built_in, **loaded, **{name: each.value for name, each in found(group).items()}}
 
 

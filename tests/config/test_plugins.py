@@ -214,6 +214,9 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   assert plugins.table("encoding", {})["near"].__name__ == "Distance"
   assert plugins.folders() == [tmp_path / "options"]
   assert plugins.record({"encoding": "near"}) == {}
+  own["encoding"] = [EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings")]
+  with pytest.raises(UserError, match=r"posexp\.moved:Distance is gone since .* pip install -e "):
+    plugins.table("encoding", {})
 
 
 @pytest.mark.slow
