@@ -84,7 +84,7 @@ def by_turns(names, turns):
   ]
 
 
-@pytest.mark.parametrize(("name", "length"), by_turns(MODELS, 4))
+@pytest.mark.parametrize(("name", "length"), by_turns(MODELS, 5))
 def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(name, length):
   encoding, memory, positions = MODELS[name]
   model, parts = built(encoding, memory, positions, name == "same length")

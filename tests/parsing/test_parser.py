@@ -127,6 +127,7 @@ def test_it_predicts_the_best_tree_with_its_best_labels(parser, predict, batch):
     }
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_sentences_that_count(predict, loss, batch):
   (mean, weight), _ = loss(batch | {"weight": np.float32([1, 0, 1])})
   assert weight == 2

@@ -116,7 +116,7 @@ def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, cap
   assert "released" in str([*Path("runs").iterdir()])
 
 
-@pytest.mark.parametrize("other", [[], ["encoding=none"]])
+@pytest.mark.parametrize("other", [[], pytest.param(["encoding=none"], marks=pytest.mark.slow)])
 def test_training_goes_on_from_its_weights(llama, there, other):
   data = ["task=language_modeling", f"task.train={llama.parent / 'text.txt'}", "task.segment=16"]
   done = order.command(*data, f"init=hf:{llama}", "seed=0", *TINY, *other)

@@ -161,6 +161,7 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
   ]
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_of_which_slurm_keeps_no_record_has_ended(cluster, clock):
   cluster.held = True
   clock += [{}] * slurm.LOOKS
@@ -201,6 +202,7 @@ def test_a_job_that_took_too_much_memory_says_so(cluster, clock, by):
   assert "job 1/2: failed: Slurm ended it as FAILED (Out Of Memory: give it more by hydra." in out
 
 
+@pytest.mark.slow
 def test_more_runs_than_an_array_holds_are_several_arrays(cluster):
   cluster.largest = 3
   status, out, _ = command(*SWEEP[:2], "encoding=none", "seed=5,6,7,8,9,10,11")
@@ -210,6 +212,7 @@ def test_more_runs_than_an_array_holds_are_several_arrays(cluster):
   assert "job 7/7: done, test accuracy 50.00" in out
 
 
+@pytest.mark.slow
 def test_arrays_that_slurm_took_before_it_refused_one_are_found_again(cluster, clock):
   cluster.largest, cluster.held, submit = 1, True, cluster.sbatch
 

@@ -104,6 +104,7 @@ def test_a_sweeper_of_hydra_s_gets_the_score_and_its_direction(mine):
   assert (found.best_value, other.best_value) == (1e-2, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_ends_no_sweep_and_is_not_chosen(mine):
   typed = ["encoding=rpr", *TINY, mine, "hydra/sweeper=halving"]
   done = order.command(*typed, "train.learning_rate=interval(1e-4,5)")

@@ -186,6 +186,7 @@ def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   assert out.splitlines()[17] == "more: python -m posexp.report runs/mr"
 
 
+@pytest.mark.slow
 def test_rerun_trains_a_duplicate_once_and_a_finished_run_again(trainer):
   argv = ["-m", "encoding=none,rpr", "rpr.k=2,4"]
   assert command(*argv).status == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from order import command
+from seed import some
 
 from posexp.config.command_line import parse, shared
 from posexp.errors import UserError
@@ -153,6 +154,7 @@ def test_a_traceback_outside_of_a_run_is_kept_in_its_folder(home):
   assert Path(log).read_text().endswith("\nKeyError: 'oops'\n")
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_between_two_runs_takes_none_with_it(home, caplog):
   args = parse(["-m", "encoding=rpr", "rpr.k=2,4"])
   cfg = shared(args.overrides)
@@ -172,10 +174,7 @@ def test_a_worker_that_is_killed_between_two_runs_takes_none_with_it(home, caplo
 
 @pytest.mark.parametrize(
   "sent",
-  [
-    signal.SIGINT,
-    *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGKILL, signal.SIGTERM)),
-  ],
+  some([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 1),
 )
 def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
   (tmp_path / "entry.py").write_text(ENTRY)

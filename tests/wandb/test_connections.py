@@ -31,6 +31,7 @@ def test_a_server_that_never_answers(monkeypatch, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
   answer = stub.graphql
 

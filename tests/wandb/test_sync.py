@@ -94,6 +94,7 @@ def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   assert [row["step"] for row in logged.history if "step" in row] == [10, 20, 30]
 
 
+@pytest.mark.slow
 def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
   monkeypatch.delenv("WANDB_X_DISABLE_META")
   monkeypatch.delenv("WANDB_X_DISABLE_MACHINE_INFO")

@@ -145,6 +145,7 @@ for seed, mode in enumerate({modes!r}):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_whole(stub):
   here, modes = Path(__file__).parents[1], ("online", "offline")
   code = KILLED.format(paths=[str(here), str(here.parent)], modes=modes)
@@ -168,6 +169,7 @@ def test_what_the_server_has_is_not_sent_twice(stub):
   assert steps_of(logged) == [10, 20, 30]
 
 
+@pytest.mark.slow
 def test_what_was_logged_offline_is_sent_before_a_run_goes_on_online(stub):
   train([10, 20], mode="offline")
   line = train([30])

@@ -82,6 +82,7 @@ def test_a_parent_is_found_by_the_options_that_trained_it(options, parent, child
   assert "have trained no run, which would be children/text_classification/rpr/" in found.err
 
 
+@pytest.mark.slow
 def test_a_child_of_one_run_for_all_seeds_is_another_run(options, parent, children):
   found = order.command(*options, f"init={parent / 'seed=0'}", "seed=1", "runs=one")
   assert found.status == 0, found.err
@@ -126,6 +127,7 @@ def test_a_run_of_no_steps_measures_the_weights_of_another(options, parent):
   assert "train.steps=0 measures the weights of another run" in alone.err
 
 
+@pytest.mark.slow
 def test_the_parents_of_a_parent_are_counted(options, children):
   found = order.command(*options, f"init={children[1]}", "runs=third")
   assert found.status == 0, found.err

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import platform
-import random
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 from commands import on_eight_devices
-from seed import SEED
 
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
@@ -150,9 +148,6 @@ def test_batches_without_equal_parts_are_refused():
     mesh_for(np.array([9, 4]), 2)
 
 
-# The relations whose tables might be exchanged, one of them drawn by date.
-RELATIONS = ("rpr", "transformer_xl")
-DRAWN = random.Random(SEED).choice(RELATIONS)
 EIGHT = """
 import json, sys
 import jax, numpy as np
@@ -190,10 +185,8 @@ print(json.dumps([found, exchanged]))
 """
 
 
-@pytest.mark.parametrize(
-  "name",
-  [pytest.param(name, marks=() if name == DRAWN else pytest.mark.slow) for name in RELATIONS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rpr", "transformer_xl"])
 def test_eight_devices_share_batches_and_if_asked_parameters_and_exchange_sums_alone(name):
   found, exchanged = json.loads(on_eight_devices(f"name = {name!r}\n{EIGHT}"))
   for each in found.values():
