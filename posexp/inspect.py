@@ -21,6 +21,8 @@ Options are those of python -m posexp.train, whose --help lists them, and
   hf:NAME           a released model, by its folder or its name on the Hugging Face hub, of which
                     its config and the tensors of its positions alone are read
   out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
+  --all             the whole card: the encoding's whole description, its terms, and what it does
+                    not suit, with the reason
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ def inspect(argv: list[str]) -> list[Path]:
     argv = load_plugins(argv)
     if models := [each for each in map(source, argv) if each is not None]:
       return _shown(*side_by_side(argv, models))
+  whole, argv = "--all" in argv, [word for word in argv if word != "--all"]
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
   own = [word for word in argv if re.match(r"(run|out|text)=|positions=[-+.\d]", word)]
   named = dict(word.split("=", 1) for word in own)
@@ -77,7 +80,7 @@ def inspect(argv: list[str]) -> list[Path]:
 
   def card() -> tuple[list[str], list[Path]]:
     with plugins.explained(config):
-      return inspection.inspect(config, folder, out, **shown)
+      return inspection.inspect(config, folder, out, **shown, whole_card=whole)
 
   return _shown(card, out)
 

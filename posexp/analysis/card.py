@@ -32,13 +32,25 @@ ROUNDING = 1e-4  # differences below are rounding
 WORDS = 8  # of the text of which behavior is measured
 LENGTH = 64  # tokens of the sequence of which FLOPs are counted
 INDENT = 17  # of the text after a row's label
+MODES = {"encoder": (False, 0), "decoder": (True, 0), "memory": (True, 1)}  # causal, its slots
+DETAILS = {*MODES, "terms", "FLOPs", "measured with"}  # which the short card leaves out
 
 
-def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
-  """Return the card as it is printed: the name, the docstring of the encoding, and labeled rows."""
+def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -> list[str]:
+  """Return the card as it is printed: the name, what the encoding is, and labeled rows.
+
+  The short one has the encoding's docstring up to its formula, and no `DETAILS`.
+  """
   kind = type(encoding)
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
-  found = [wrapped(text, f"{label:<{INDENT}}") for label, text in rows.items()]
+  if whole:
+    shown = {label: text for label, text in rows.items() if label != "suits"}
+  else:
+    paragraphs = about.split("\n\n")
+    formula = next((i for i, each in enumerate(paragraphs) if "=" in each), 0)
+    about = "\n\n".join(paragraphs[: formula + 1])
+    shown = {label: text for label, text in rows.items() if label not in DETAILS}
+  found = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]
   return [name, textwrap.indent(about, "  "), "", *found]
 
 
@@ -54,13 +66,16 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
-    for mode, causal, slots in (("encoder", False, 0), ("decoder", True, 0), ("memory", True, 1))
+    for mode, (causal, slots) in MODES.items()
   }
+  suited = [mode for mode, why in refusals.items() if not why]
+  unsuited = [mode for mode, why in refusals.items() if why]
   return {
     "enters": entered(parts(model)),
     **by_layer(encoding, stack),
     **costs(model),
     **coverage(model, profile),
+    "suits": ", ".join(suited) + f"; not {', '.join(unsuited)}: --all says why" * bool(unsuited),
     **{mode: f"no: {why}" if why else "yes" for mode, why in refusals.items()},
     **behavior(model, text),
   }
@@ -116,10 +131,10 @@ def costs(model: ProbeModel) -> dict[str, str]:
     for each in (model.encoding, Encoding())
   )
   parameters, flops = (own[each] - none[each] for each in ("parameters", "flops"))
+  share = f"{flops / none['flops']:+.1%}"
   return {
-    "parameters": f"{parameters:+,} against none",
-    "FLOPs": f"{flops / 1e3:+,.1f} k a token against none ({flops / none['flops']:+.1%}), forward, "
-    f"over {length} tokens",
+    "against none": f"{parameters:+,} parameters, {share} FLOPs",
+    "FLOPs": f"{flops / 1e3:+,.1f} k a token against none ({share}), forward, over {length} tokens",
   }
 
 

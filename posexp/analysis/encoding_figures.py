@@ -6,7 +6,7 @@ Shapes: N draws, H heads, O offsets, L positions.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,11 +18,15 @@ from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, band, heat, line_style, 
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
+MOST_NAMES = 32  # of tokens on one axis
 FAR = 32  # tokens, up to which attention to either side is drawn
 
 
-def vectors(name: str, found: np.ndarray) -> Figure:
-  """Draw the vectors [L,F] of positions, and the inner products of all pairs of them."""
+def vectors(name: str, found: np.ndarray, tokens: Sequence[str] = ()) -> Figure:
+  """Draw the vectors [L,F] of positions, and the inner products of all pairs of them.
+
+  The axes name the tokens of a text, if the positions are those of one.
+  """
   title = f"{name}: vectors p of positions, and their inner products"
   figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
@@ -31,6 +35,11 @@ def vectors(name: str, found: np.ndarray) -> Figure:
   heat(right, products, label="pᵢ · pⱼ", cmap="viridis", limits=limits, aspect="equal")
   left.set(xlabel="channel", ylabel="position")
   right.set(xlabel="position j", ylabel="position i")
+  every = -(-len(tokens) // MOST_NAMES)
+  for axis in (left.yaxis, right.yaxis, right.xaxis) if tokens else ():
+    axis.set_ticks(range(0, len(tokens), every), tokens[::every], fontsize=8)
+  if max(map(len, tokens), default=0) > 1:
+    right.tick_params(axis="x", rotation=90)
   return figure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def inspect(
   out: Path,
   positions: int | None = None,
   text: str | None = None,
+  whole_card: bool = True,
 ) -> tuple[list[str], list[Path]]:
   """Return the lines of the card, and the files of figures and numbers in the folder `out`.
 
@@ -74,23 +75,24 @@ def inspect(
     left_out = f"none in model={size.backbone}, so what acts there is left out"
     rows = {"enters": card.entered(enters), "attention": left_out}
   vectors = position_vectors(encoding, embed, length, trained)
-  drawn = [draw_vectors(title, encoding, vectors, size.d_model, model and model.stack, trained)]
+  tokens = labels[: len(vectors)] if text else []
+  stack = model and model.stack
+  drawn = [draw_vectors(title, encoding, vectors, tokens, size.d_model, stack, trained)]
   if model:
     drawn.append(draw_attention(title, model, profiles, trained, length))
   frequency = getattr(embed, "frequency", None)  # of a word, which training gave it
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table, counts = np.asarray(frequency[...], np.float64), trained.data.word_counts
     drawn.append([("frequencies-by-word", encoding_figures.frequencies(title, table, counts))])
-  lines = card.lines(name, encoding, {"options": options} | rows)
+  lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
     causal = model is not None and model.stack.causal
     shown = [values.of_pairs(encoding, causal, labels)]
     if "input" in encoding.acts_in:
-      cells = [f"{value:.4f}" for value in vectors.ravel()]
-      shown.insert(0, values.table("vectors of positions", cells, vectors, labels))
+      shown.insert(0, values.of_positions(vectors, labels[: len(vectors)]))
     lines += [line for each in shown if each for line in ("", *each)]
   figures = itertools.chain(*drawn)
-  return lines, [path for name, figure in figures for path in saved(figure, out, name)]
+  return lines, [path for name, figure in figures for path in saved(figure, out, name, tokens)]
 
 
 def first_words(trained: TrainedModel) -> np.ndarray:
@@ -101,11 +103,11 @@ def first_words(trained: TrainedModel) -> np.ndarray:
   return np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
 
 
-def saved(figure: Figure, out: Path, name: str) -> list[Path]:
+def saved(figure: Figure, out: Path, name: str, tokens: Sequence[str] = ()) -> list[Path]:
   """Write a figure and the numbers that it shows; return the files."""
   files, table = plotting.save(figure, out, name), out / f"{name}.csv"
   with writing("the folder of figures", out):
-    table.write_text(values.as_csv(figure), encoding="utf-8")
+    table.write_text(values.as_csv(figure, tokens), encoding="utf-8")
   return [*files, table]
 
 
@@ -135,6 +137,7 @@ def draw_vectors(
   name: str,
   encoding: Encoding,
   vectors: np.ndarray,
+  tokens: Sequence[str],
   width: int,
   stack: Stack | None,
   trained: TrainedModel | None,
@@ -145,7 +148,7 @@ def draw_vectors(
   """
   if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
     return
-  yield "vectors", encoding_figures.vectors(name, vectors)
+  yield "vectors", encoding_figures.vectors(name, vectors, tokens)
   if trained:
     variants = {f"those of the run, d = {width}": {None: vectors}}
   else:

@@ -20,6 +20,7 @@ from posexp.errors import UserError
 from posexp.reporting.text import cell
 
 MOST = 12  # rows and columns of a table that is printed
+FIRST = 8  # columns of a wider table
 
 
 def vectors(name: str, *, positions: int, width: int, **options: Any) -> np.ndarray:
@@ -60,24 +61,25 @@ def of_pairs(encoding: Encoding, causal: bool, labels: Sequence[str]) -> list[st
   if rows is None:
     return []
   cells = ["" if causal and j > 0 else f"{r}" for r, j in zip(rows.flat, offsets.flat, strict=True)]
-  return table(f"row of {name_of(encoding)}'s tables, query by key", cells, rows, labels, labels)
+  return table(f"row of {name_of(encoding)}'s tables, query by key", cells, labels, labels)
+
+
+def of_positions(vectors: np.ndarray, labels: Sequence[str]) -> list[str]:
+  """Return lines with the vectors [L,F] of positions, of wide ones the first channels."""
+  channels = vectors.shape[1]
+  few = vectors if channels <= MOST else vectors[:, :FIRST]
+  part = "" if channels <= MOST else f", the first {FIRST} of {channels} channels"
+  heads = [str(channel) for channel in range(few.shape[1])]
+  return table(f"vectors of positions{part}", [f"{x:.4f}" for x in few.ravel()], labels, heads)
 
 
 def table(
-  title: str,
-  cells: Sequence[str],
-  found: np.ndarray,
-  labels: Sequence[str],
-  heads: Sequence[str] | None = None,
+  title: str, cells: Sequence[str], labels: Sequence[str], heads: Sequence[str]
 ) -> list[str]:
-  """Return a title and the aligned cells of `found` [L,F] beside its labels; none if it is large.
-
-  Without `heads`, columns are numbered.
-  """
-  rows, columns = found.shape
-  if max(rows, columns) > MOST:
+  """Return a title and aligned cells, row by row, beside their labels; none if they are many."""
+  columns = len(heads)
+  if max(len(labels), columns) > MOST:
     return []
-  heads = heads or [str(each) for each in range(columns)]
   grid = [["", *heads]]
   grid += [[label, *cells[i * columns : (i + 1) * columns]] for i, label in enumerate(labels)]
   widths = [max(map(wide, column)) for column in zip(*grid, strict=True)]
@@ -93,19 +95,24 @@ def wide(text: str) -> int:
   return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
 
 
-def as_csv(figure: Figure) -> str:
+def as_csv(figure: Figure, tokens: Sequence[str] = ()) -> str:
   """Return the numbers of the lines, bars and heat maps of a figure: panel, series, x, y and value.
 
-  A cell of a heat map has its column as x, its row as y.
+  A cell of a heat map has its column as x, its row as y. If the positions are those of tokens,
+  these stand in two more columns, beside what is a position.
   """
   out = io.StringIO()
   writer = csv.writer(out, lineterminator="\n")
-  writer.writerow(["panel", "series", "x", "y", "value"])
+  writer.writerow(["panel", "series", "x", "y", "value", *["x token", "y token"] * bool(tokens)])
   for number, axes in enumerate(figure.axes):
     panel = cell(axes.get_title()) or number
+    named = [each.startswith("position") for each in (axes.get_xlabel(), axes.get_ylabel())]
     for image in axes.images:
-      for (row, column), value in np.ma.ndenumerate(image.get_array()):
-        writer.writerow([panel, "", column, row, f"{value:.6g}"])
+      for place, value in np.ma.ndenumerate(image.get_array()):
+        at = place[::-1]
+        pairs = zip(at, named, strict=True) if tokens else ()
+        names = [cell(tokens[i]) if is_position else "" for i, is_position in pairs]
+        writer.writerow([panel, "", *at, f"{value:.6g}", *names])
     for bars in axes.containers:
       for bar in bars:
         x = bar.get_x() + bar.get_width() / 2

@@ -17,13 +17,13 @@ from posexp.encodings.sinusoids import even
 
 @dataclasses.dataclass(frozen=True)
 class Index(Absolute):
-  """x = w + scale · i · u: the position itself, along a direction u.
+  """x = w + scale · i · u, u = (1, −1, 1, −1, …)/√d: the position itself, along a direction.
 
   It has no bound: at i = √d it is as large as an untrained word, and the later a word stands, the
-  more LayerNorm shrinks it. `direction` is `alternating`, the unit vector
-  u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to every channel. LayerNorm
-  removes the mean of all channels, so it deletes a constant exactly: a pre-norm Transformer never
-  sees it, and a post-norm one only in its first layer.
+  more LayerNorm shrinks it. `direction` is `alternating`, this unit vector, or `constant`,
+  u = (1, 1, …): i added to every channel. LayerNorm removes the mean of all channels, so it deletes
+  a constant exactly: a pre-norm Transformer never sees it, and a post-norm one only in its first
+  layer.
   """
 
   alternative = ("scale", 0.1)
@@ -56,11 +56,12 @@ class Ray(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Normalized(Index):
-  """x = w + scale · (i / len) · u: bounded, but the step from word to word depends on the length.
+  """x = w + scale · (i / len) · u, u = (1, −1, 1, −1, …)/√d: the position as a share of len.
 
-  `len` is the number of real tokens of the sequence, or `length` if that is given. A causal stack
-  needs `length`: i/len would tell every token how many are still to come. `direction` is as in
-  `index`; beyond a given length, i/len exceeds 1.
+  It is bounded, and the step from word to word depends on the length. `len` is the number of real
+  tokens of the sequence, or `length` if that is given. A causal stack needs `length`: i/len would
+  tell every token how many are still to come. `direction` is as in `index`; beyond a given length,
+  i/len exceeds 1.
   """
 
   alternative = ("scale", 10.0)

@@ -27,6 +27,23 @@ def test_few_positions_are_shown_in_numbers(argv, table, tmp_path, monkeypatch, 
   assert "\n".join(table) + "\n" in capsys.readouterr().out
 
 
+def test_words_stand_beside_numbers_and_the_first_channels_of_wide_vectors(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=("svg",)))
+  inspect.inspect(["encoding=sinusoidal", "text=he =saw her", "model=tiny", f"out={tmp_path}"])
+  said = capsys.readouterr().out
+  assert "\nvectors of positions, the first 8 of 64 channels\n" in said
+  assert "\nsuits            encoder, decoder; not memory: --all says why\n" in said
+  assert len(said.partition("\n\nvectors")[0].splitlines()) == 11  # a blank line among them
+  header, *rows = (tmp_path / "vectors.csv").read_text().splitlines()
+  assert header == "panel,series,x,y,value,x token,y token"
+  assert rows[0] == "0,,0,0,0,,he"
+  assert "1,,1,0," in rows[-15] + rows[-14]
+  assert [row.split(",")[-2:] for row in rows[-4:]][:2] == [["he", "her"], ["'=", "her"]]
+  assert ">saw</text>" in (tmp_path / "vectors.svg").read_text()
+
+
 def test_vectors_are_those_of_the_formula():
   found = vectors("sinusoidal", positions=3, width=4, base=100)
   np.testing.assert_allclose(found[2], [0.9093, -0.4161, 0.1987, 0.9801], atol=1e-4)
