@@ -10,6 +10,8 @@ examples:
   python -m posexp.report trec.parquet
   python -m posexp.report runs/trec --labels "{rpr k=4: Shaw et al., none: no positions}"
   python -m posexp.report runs/trec --figures pdf,svg,png      # every figure, as files
+  python -m posexp.report runs/trec --figures pdf --width 3.3in --font 8 --only by-group,by-step
+                                                               # of a paper: one chart in a file
 
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with charts that
 one can touch, and all numbers of groups and runs as CSV; paper.md, .tex and .csv are one table of
@@ -63,6 +65,11 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   option("--labels", metavar="YAML", default="", help=called)
   drawn = "also write every figure, to figures/: of pdf, svg and png those that are named"
   option("--figures", metavar="KIND,...", type=names, default=[], help=drawn)
+  wide = "of each figure for print, in inches: one chart in a file"
+  option("--width", metavar="3.3in", type=inches, help=wide)
+  option("--font", metavar="8", type=float, help="points of its letters; default: 8")
+  ends = "only figures whose files' names end so"
+  option("--only", metavar="NAME,...", type=names, default=[], help=ends)
   option("--no-files", action="store_true", help="print the report, and no more")
   keep = "also keep config, summary and metrics of all finished runs in this Parquet file"
   option("--records", metavar="FILE", type=Path, help=keep)
@@ -71,7 +78,24 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     raise UserError(f"--records {args.records}: give it the ending .parquet")
   if unknown := [kind for kind in args.figures if kind not in ("pdf", "svg", "png")]:
     raise UserError(f"--figures {unknown[0]}: there are pdf, svg and png")
+  if (args.width or args.font or args.only) and not args.figures:
+    raise UserError("--width, --font and --only are of files of figures: add --figures pdf")
+  if args.font is not None and args.width is None:
+    raise UserError(f"--font {args.font:g} is of figures for print: add --width 3.3in")
+  if args.font is not None and not 4 <= args.font <= 24:
+    raise UserError(f"--font {args.font:g}: give from 4 to 24 points")
   return args
+
+
+def inches(text: str) -> float:
+  """Return a width as it is typed, 3.3in or 3.3; raise ArgumentTypeError if it is none."""
+  try:
+    width = float(text.removesuffix("in"))
+  except ValueError:
+    width = 0.0
+  if not 1 <= width <= 20:
+    raise argparse.ArgumentTypeError(f"{text}: give from 1in to 20in")
+  return width
 
 
 def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -120,7 +144,9 @@ def report(args: argparse.Namespace) -> list[Results]:
   if (tasks or any(section.figures for section in sections)) and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
-      write(tasks, notes, said, args.out, sections, args.figures)
+      write(tasks, notes, said, args.out, sections)
+    if args.figures:
+      save_figures(tasks, sections, args)
     print(f"written: {near(args.out)}/report.html and .md, {', '.join(OTHERS)}")
   if args.records is not None:
     with writing("--records", args.records):
@@ -135,15 +161,13 @@ def write(
   text: str,
   out: Path,
   sections: Sequence[Section] = (),
-  kinds: Sequence[str] = (),
 ) -> None:
-  """Write the files; `text` is the report in Markdown, which has the `sections` in front, and
-  `kinds` are the formats of figures.
+  """Write the files; `text` is the report in Markdown, which has the `sections` in front.
 
   Raises:
     OSError: they cannot be written.
   """
-  from posexp.reporting import figures, paper, tables
+  from posexp.reporting import paper, tables
   from posexp.reporting.page import page
 
   storage.write(out / "report.md", text)
@@ -155,10 +179,24 @@ def write(
   data = {"groups": tables.group_data(tasks), "runs": runs, "paper": paper.data(tasks)}
   for name, rows in data.items():
     rows.to_csv(out / f"{name}.csv", index=False, errors="replace")
-  if kinds:
-    every = [figure for section in sections for figure in section.figures]
-    every += [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
-    figures.save(every, out / "figures", kinds)
+
+
+def save_figures(
+  tasks: Sequence[Results], sections: Sequence[Section], args: argparse.Namespace
+) -> None:
+  """Write the figures that were asked for to files.
+
+  Raises:
+    UserError: they cannot be written, or none has the name that was asked for.
+  """
+  from posexp.reporting import figures
+
+  every = [figure for section in sections for figure in section.figures]
+  every += [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
+  size = None
+  if args.width:
+    size = figures.Print(args.width, **({"letters": args.font} if args.font else {}))
+  figures.save(every, args.out / "figures", args.figures, size, args.only)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from posexp import storage
-from posexp.errors import writing
+from posexp.errors import UserError, writing
 from posexp.reporting import charts, specs, vega
 from posexp.reporting.charts import Chart, Point, place
 from posexp.reporting.grouping import Group
@@ -27,6 +27,27 @@ KINDS = ("pdf", "svg", "png")  # of files
 WIDTH = 400  # pixels of a chart in a file
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing is fetched from it
 SCALE = 2  # pixels of a PNG for each of the spec
+INCH = 72  # points, each a pixel of the spec of a figure for print
+DOTS = 300  # of a PNG that is printed, in an inch
+
+
+class Print(NamedTuple):
+  """The size of figures for a paper, which have one chart in a file."""
+
+  width: float  # of the whole figure, in inches
+  letters: float = 8.0  # the size of the axes' letters, in points
+
+  @property
+  def config(self) -> Spec:
+    """How charts look, with letters of this size."""
+    scale = self.letters / vega.CONFIG["axis"]["labelFontSize"]
+    sizes = ("fontSize", "labelFontSize", "titleFontSize")
+    return {
+      part: {key: round(scale * each, 2) if key in sizes else each for key, each in looks.items()}
+      if isinstance(looks, dict)
+      else looks
+      for part, looks in vega.CONFIG.items()
+    }
 
 
 class Figure(NamedTuple):
@@ -57,25 +78,36 @@ class Figure(NamedTuple):
     task = f"{self.results.task} " if self.results is not None else ""
     return re.sub(r"[^0-9A-Za-z_.-]+", "-", task + self.title)
 
-  def drawn(self, kind: str = "svg") -> str | bytes:
+  @property
+  def panels(self) -> list[Figure]:
+    """A figure of each chart alone; all but the first say which chart they are."""
+    names = [self.title, *(f"{self.title} {chart.kind}" for chart in self.charts[1:])]
+    pairs = zip(names, self.charts, strict=True)
+    return [self._replace(title=name, charts=[chart]) for name, chart in pairs]
+
+  def drawn(self, kind: str = "svg", size: Print | None = None) -> str | bytes:
     """Return the content of its file, the same every time: a str of SVG, bytes of PDF and PNG."""
     import vl_convert  # loads a browser's engine
 
-    options = {"scale": SCALE} if kind == "png" else {}
-    found = getattr(vl_convert, f"vegalite_to_{kind}")(self._still(), **options)
+    options = {"scale": SCALE if size is None else DOTS / INCH} if kind == "png" else {}
+    found = getattr(vl_convert, f"vegalite_to_{kind}")(self._still(size), **options)
+    if kind == "svg" and size is not None:  # one of pixels would be printed three quarters as wide
+      found = re.sub(r'\b(width|height)="([\d.]+)"', r'\1="\2pt"', found, count=2)
     return _numbered(found) if kind == "svg" else found
 
-  def _still(self) -> Spec:
+  def _still(self, size: Print | None) -> Spec:
     """Return its spec for a file, in which charts have a width and a reader cannot choose."""
-    parts = self.specs
+    parts, width = self.specs, WIDTH if size is None else size.width * INCH
     for part in parts:
-      part["width"] = WIDTH
-      for name in ("autosize", "params"):
-        part.pop(name, None)
+      part["width"] = width
+      if size is None:
+        del part["autosize"]
+      part.pop("params", None)
     found = parts[0] if len(parts) == 1 else {"hconcat": parts, "spacing": 25}
-    fixed = {"picked": "", "wide": WIDTH}
+    fixed = {"picked": "", "wide": width}
     params = [{"name": name, "value": value} for name, value in fixed.items()]
-    config = vega.CONFIG | {"background": "#ffffff", "aria": False}
+    looks = vega.CONFIG if size is None else size.config
+    config = looks | {"background": "#ffffff", "aria": False}
     return {"$schema": SCHEMA, "config": config, "params": params, **found}
 
 
@@ -123,18 +155,32 @@ def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:
     yield Figure("reach", [chart], REACH)
 
 
-def save(found: Iterable[Figure], folder: Path, kinds: Sequence[str]) -> None:
-  """Write figures in several formats.
+def save(
+  found: Iterable[Figure],
+  folder: Path,
+  kinds: Sequence[str],
+  size: Print | None = None,
+  only: Sequence[str] = (),
+) -> None:
+  """Write figures in several formats; with a size for print, each of their charts in a file.
+
+  `only` are endings of the names of files, without the formats: "by-group", or "reach".
 
   Raises:
-    UserError: the folder cannot be written.
+    UserError: the folder cannot be written, or no figure has such a name.
   """
+  every = [*found] if size is None else [panel for figure in found for panel in figure.panels]
+  for ending in only:
+    if not any(figure.name.endswith(ending) for figure in every):
+      names = listed(sorted({figure.name for figure in every}), 12)
+      raise UserError(f"--only {ending}: no figure's name ends so; there are {names}")
+  chosen = [each for each in every if not only or each.name.endswith(tuple(only))]
   with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for figure in found:
+    for figure in chosen:
       doing(f"drawing {figure.title}")
       for kind in kinds:
-        content, path = figure.drawn(kind), folder / f"{figure.name}.{kind}"
+        content, path = figure.drawn(kind, size), folder / f"{figure.name}.{kind}"
         path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ TEX = {
   "<": r"\ensuremath{<}", ">": r"\ensuremath{>}", "|": r"\ensuremath{|}", "±": r"$\pm$",
   "⁺": r"$^{+}$", "⁻": r"$^{-}$", "−": "$-$", MISSING: "---", "·": r"\,",
 }  # fmt: skip
+
+
+WIDE_LETTERS = " and, for letters such as Chinese, XeLaTeX or LuaLaTeX with \\usepackage{ctex}"
 
 
 class Paper(NamedTuple):
@@ -57,9 +61,10 @@ class Paper(NamedTuple):
       lines.append(" & ".join(quoted))
     # After the end of a row, LaTeX reads [ and * as an option of it.
     body = [f"{'{}' * line.startswith(('[', '*'))}{line} \\\\" for line in lines]
+    others = any(unicodedata.east_asian_width(letter) in "WF" for letter in "".join(lines))
     return "\n".join(
       [
-        "% needs \\usepackage{booktabs}",
+        "% needs \\usepackage{booktabs}" + WIDE_LETTERS * others,
         "\\begin{table}",
         "\\centering",
         f"\\caption{{{_tex(self.caption)}}}",
@@ -125,9 +130,9 @@ def _caption(tasks: Sequence[Results]) -> str:
   for each in tasks:
     if each.baseline is not None:
       bases.setdefault(one_line(each.baseline.label), []).append(one_line(each.task))
-  parts = [
-    f"Means over {number} seeds with 95 % intervals{units}; the best of each column is bold."
-  ]
+  means = f"Means over {number} seeds with 95 % intervals"
+  means = "Scores of 1 seed" if number == "1" else means
+  parts = [f"{means}{units}; the best of each column is bold."]
   if lower:
     parts.append(f"Less is better for {listed(lower, 8)}.")
   if bases:

@@ -199,7 +199,7 @@ def lines_spec(chart: Chart, level: float | None) -> Spec:
   names = [*dict.fromkeys(point.series for point in chart.points)][:LINES]
   encodings = [encoding_of(chart.points, name) for name in names]
   names = [one_line(name) for name in names]
-  rows = [data_row(point, chart.y) for point in chart.points]
+  rows = [_with_ends(data_row(point, chart.y), point, chart) for point in chart.points]
   rows = [row for row in rows if row["group"] in names and row["mean"] is not None]
   if chart.kind == "curves":
     rows = [row | {"x": place(row["x"])} for row in rows]
@@ -213,6 +213,17 @@ def lines_spec(chart: Chart, level: float | None) -> Spec:
   if len(names) > 1:
     layers += _ends(rows, names, y, height, color, shape)
   return {"height": height, "data": {"values": rows}, "layer": layers}
+
+
+def _with_ends(row: Spec, point: Point, chart: Chart) -> Spec:
+  """Return a row whose interval lies on the scale, and is the mean where seeds agree, so that a
+  band goes on there.
+  """
+  if point.found.sd == 0:
+    return row | {"low": row["mean"], "high": row["mean"]}
+  if row["low"] is None or not chart.y.metric.percent:
+    return row
+  return row | {"low": max(row["low"], 0.0), "high": min(row["high"], 100.0)}
 
 
 def _marks(chart: Chart, count: int, x: Spec, y: Spec, looks: Sequence[Spec]) -> list[Spec]:

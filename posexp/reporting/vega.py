@@ -23,7 +23,7 @@ FEW = 4  # lines that have room for their intervals side by side
 NAME = 26  # letters in a line of a group's name
 WIDE = 1.6  # of the height, the part of the interval that decides how far an axis goes
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
-CONFIG = {
+CONFIG: Spec = {
   "font": FONT,
   "view": {"stroke": None},
   "axis": {"gridColor": "#e5e5e5", "tickColor": "#bbbbbb", "domainColor": "#bbbbbb",

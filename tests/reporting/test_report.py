@@ -11,6 +11,7 @@ from run_folders import CONFIG, A, B, report, sweep, write
 from scipy import stats
 
 from posexp.errors import UserError
+from posexp.reporting import figures
 
 
 def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
@@ -151,6 +152,10 @@ REFUSED = [
   ("--labels none", "write a mapping, as in {none: no positions}"),
   ("--labels no.yaml", "--labels no.yaml: "),
   ("--figures jpg", "--figures jpg: there are pdf, svg and png"),
+  ("--figures pdf --width 3cm", "3cm: give from 1in to 20in"),
+  ("--width 3", "--width, --font and --only are of files of figures: add --figures pdf"),
+  ("--figures pdf --font 8", "--font 8 is of figures for print: add --width 3.3in"),
+  ("--figures pdf --width 3in --font 99", "--font 99: give from 4 to 24 points"),
 ]
 
 
@@ -323,3 +328,26 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   assert len(made) == 3 * len(names)
   starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
   assert all(made[name].startswith(starts[name.rpartition(".")[2]]) for name in made)
+
+
+def test_figures_for_print_are_as_wide_as_asked_each_with_one_chart(tmp_path):
+  steady = dict.fromkeys(range(3), 0.5)
+  sweep(tmp_path / "runs", {"none": steady, "rpr": [0.97, 1.0, 1.0]})
+  names = ["--labels", "{none: 无位置}", "--only", "by-group,differences,accuracy-by-step"]
+  report(tmp_path / "runs", "--out", tmp_path, "--figures", "pdf,svg", "--width", "3.3in", *names)
+  files = sorted((tmp_path / "figures").iterdir())
+  named = ("test-accuracy-by-group-differences", "test-accuracy-by-group")
+  expected = [f"toy-{name}" for name in (*named, "validation-accuracy-by-step")]
+  assert [path.stem for path in files[1::2]] == expected
+  for pdf, svg in zip(files[::2], files[1::2], strict=True):
+    assert re.search(rb"MediaBox ?\[0 0 237\.6 ", pdf.read_bytes())
+    assert re.search(r'<svg [^>]*width="237\.6pt"', text := svg.read_text())
+    assert {"8px"} <= {*re.findall(r'font-size="([\d.]+px)"', text)} <= {"8px", "7.27px"}
+  first = (tmp_path / "paper.tex").read_text().splitlines()[0]
+  assert first.endswith("for letters such as Chinese, XeLaTeX or LuaLaTeX with \\usepackage{ctex}")
+  with pytest.raises(UserError, match="--only by-grp: no figure's name ends so; there are toy-"):
+    report(tmp_path / "runs", "--out", tmp_path, "--figures", "svg", "--only", "by-grp")
+  (found,) = report(tmp_path / "runs", "--no-files")
+  curves = next(each for each in figures.figures(found) if each.title.endswith("accuracy by step"))
+  ends = [(row["low"], row["high"]) for row in curves.specs[0]["data"]["values"]]
+  assert all(0 <= low <= high <= 100 for low, high in ends)

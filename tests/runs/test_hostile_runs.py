@@ -21,7 +21,7 @@ import yaml
 from fuzz import SEED, contents, rounds, typed
 
 from posexp.errors import UNPRINTABLE, UserError
-from posexp.reporting import figures
+from posexp.reporting import figures, paper
 from posexp.runs import RunWriter, read_runs, records
 from posexp.runs.records import read_records, write_records
 from posexp.sweeps import sweep
@@ -156,7 +156,7 @@ def quoted(out):
   assert "<" not in charts
   json.loads(charts)
   first, *rest = (out / "paper.tex").read_text(encoding="utf-8").split("\n")
-  assert first == "% needs \\usepackage{booktabs}"
+  assert first.removesuffix(paper.WIDE_LETTERS) == "% needs \\usepackage{booktabs}"
   latex = "\n".join(rest)
   assert {*re.findall(r"\\([A-Za-z]+)", latex)} <= {*COMMANDS.split()}
   assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
