@@ -104,7 +104,7 @@ class Figure(NamedTuple):
         del part["autosize"]
       part.pop("params", None)
     found = parts[0] if len(parts) == 1 else {"hconcat": parts, "spacing": 25}
-    fixed = {"picked": "", "wide": width}
+    fixed = {"picked": "", "hidden": [], "wide": width}
     params = [{"name": name, "value": value} for name, value in fixed.items()]
     looks = vega.CONFIG if size is None else size.config
     config = looks | {"background": "#ffffff", "aria": False}

@@ -1,10 +1,12 @@
 "use strict";
 // Draws the charts of the page, and lets a reader choose: a click highlights a group in all charts
-// and tables, a heading sorts its table, two lists choose a score and what it is drawn against.
+// and tables, a box hides it there, a heading sorts its table, two lists choose a score and what it
+// is drawn against.
 
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const views = new Map(); // element -> what vegaEmbed made in it
 let picked = "";
+const hidden = new Set();
 
 function theme() {
   const style = getComputedStyle(document.body);
@@ -28,7 +30,7 @@ async function draw(element, spec) {
   const actions = { export: true, source: false, compiled: false, editor: false };
   const drawn = await vegaEmbed(element, spec, { config: theme(), renderer: "svg", actions });
   views.set(element, drawn);
-  drawn.view.signal("picked", picked).runAsync();
+  drawn.view.signal("picked", picked).signal("hidden", [...hidden]).runAsync();
   drawn.view.addEventListener("click", (_, item) => pick(item?.datum?.group ?? ""));
 }
 
@@ -37,6 +39,16 @@ function pick(group) {
   for (const { view } of views.values()) view.signal("picked", picked).runAsync();
   for (const row of document.querySelectorAll("tr[data-group]"))
     row.classList.toggle("picked", row.dataset.group === picked);
+}
+
+function show(group, shown) {
+  shown ? hidden.delete(group) : hidden.add(group);
+  for (const { view } of views.values()) view.signal("hidden", [...hidden]).runAsync();
+  for (const row of document.querySelectorAll("tr[data-group]"))
+    if (row.dataset.group === group) {
+      row.classList.toggle("hidden", !shown);
+      row.querySelector("input").checked = shown;
+    }
 }
 
 function drawAll() {
@@ -104,6 +116,12 @@ function sortable(table) {
 for (const table of document.querySelectorAll("table")) sortable(table);
 for (const row of document.querySelectorAll(".groups tbody tr")) {
   row.dataset.group ??= row.cells[0].textContent.trim();
+  const box = document.createElement("input");
+  Object.assign(box, { type: "checkbox", checked: true, title: "shown in charts" });
+  box.ariaLabel = `${row.dataset.group}: shown in charts`;
+  box.onclick = (event) => event.stopPropagation();
+  box.onchange = () => show(row.dataset.group, box.checked);
+  row.cells[0].prepend(box);
   row.cells[0].onclick = () => pick(row.dataset.group);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

@@ -1,8 +1,8 @@
 """Charts in Vega-Lite: one spec is drawn by a browser, which answers a reader, and into files.
 
 A spec holds its data, and fills the width of the element that it is drawn in. Its parameter
-`picked` is the name of the group that is highlighted, which is none in a file, and `wide` are the
-pixels of its width.
+`picked` is the name of the group that is highlighted and `hidden` those of groups that are not
+shown, which are none in a file, and `wide` are the pixels of its width.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from posexp.reporting.sentences import outcome
 from posexp.reporting.text import one_line, short
 from posexp.reporting.vega import (
   FEW,
+  HIDDEN,
   LINES,
   NAME,
-  PALE,
-  PICKED,
+  VISIBLE,
   Spec,
   channels,
   data_row,
@@ -50,7 +50,11 @@ def spec(chart: Chart, results: Results | None = None) -> Spec:
     level = base.estimate.mean if base is not None and chart.kind == "numbers" else None
     found = lines_spec(chart, None if level is None else level * chart.y.factor)
   return {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}} | {
-    "params": [{"name": "picked", "value": ""}, {"name": "wide", "expr": "width"}],
+    "params": [
+      {"name": "picked", "value": ""},
+      {"name": "hidden", "value": []},
+      {"name": "wide", "expr": "width"},
+    ],
     **found,
   }
 
@@ -78,7 +82,7 @@ def _rows(chart: Chart, results: Results) -> Spec:
   x |= {"scale": {"domain": [low, high], "zero": False, "nice": False}}
   y = {"field": "row", "type": "nominal", "sort": names, "title": None, "axis": axis}
   fill = {"condition": {"test": "datum.told", **color}, "value": "transparent"}
-  every = {"y": y, "opacity": PICKED}
+  every = {"y": y, "opacity": VISIBLE}
   layers = [
     {"mark": {"type": "circle", "size": 12, "color": GRAY, "yOffset": -6},
      "transform": [{"flatten": ["each"]}],
@@ -136,21 +140,21 @@ def _map(chart: Chart) -> Spec:
   x: Spec = {"field": "x", "type": "nominal", "sort": None, "title": chart.x}
   x |= {"axis": {"labelAngle": 0, "labelOverlap": True, "domain": False, "ticks": False}}
   room = 7 * max(len(row["text"]) for row in rows)
-  narrow = f"wide / {len(columns)} < {room}"
+  fits = [{"test": f"wide / {len(columns)} < {room}", "value": 0}, *VISIBLE["condition"]]
   color: Spec = {"field": "share", "type": "quantitative", "legend": None}
   color |= {"scale": MAP | {"domain": [0, 1], "reverse": not chart.y.metric.higher_is_better}}
   dark = "datum.share < 0.45" if color["scale"]["reverse"] else "datum.share > 0.55"
   layers = [
     {"mark": {"type": "rect", "stroke": "#ffffff", "strokeWidth": 0.5},
      "transform": [{"filter": "datum.mean != null"}],
-     "encoding": {"color": color, "opacity": PICKED, "tooltip": tooltip(("x", chart.x))}},
+     "encoding": {"color": color, "opacity": VISIBLE, "tooltip": tooltip(("x", chart.x))}},
     {"mark": {"type": "rect", "color": "#d4d4d4", "stroke": "#ffffff", "strokeWidth": 0.5},
      "transform": [{"filter": f"datum.shown == '{NOT_LEARNED}'"}],
-     "encoding": {"opacity": PICKED, "tooltip": tooltip(("x", chart.x))}},
+     "encoding": {"opacity": VISIBLE, "tooltip": tooltip(("x", chart.x))}},
     {"mark": "text",
      "encoding": {"text": {"field": "text"},
                   "color": {"condition": {"test": dark, "value": "#ffffff"}, "value": "#1b1b1f"},
-                  "opacity": {"condition": [{"test": narrow, "value": 0}, PALE], "value": 0.12}}},
+                  "opacity": VISIBLE | {"condition": fits}}},
   ]  # fmt: skip
   within = [column for column in columns if chart.trained and place(column) <= chart.trained]
   if within:
@@ -230,22 +234,22 @@ def _marks(chart: Chart, count: int, x: Spec, y: Spec, looks: Sequence[Spec]) ->
   """Return the marks of so many lines, which need no line where x has no order."""
   color, shape, dash = looks
   faint = 0.14 if count <= FEW else 0.0
-  hidden = [{"test": "picked == datum.group", "value": 0.25}]
-  hidden += [{"test": "picked == ''", "value": faint}]
+  bands = [HIDDEN, {"test": "picked == datum.group", "value": 0.25}]
+  bands += [{"test": "picked == ''", "value": faint}]
   every = {"x": x, "color": color}
   if chart.kind == "parts":
     every |= {"xOffset": {"field": "group", "sort": None}}
   ends = every | {"y": y | {"field": "low"}, "y2": {"field": "high"}}
-  seen = every | {"y": y, "opacity": PICKED}
+  seen = every | {"y": y, "opacity": VISIBLE}
   size = 18 if chart.kind == "steps" else 45
   about = {"shape": shape, "tooltip": tooltip(("x", short(chart.x, 56)))}
   band = {
     "mark": {"type": "area", "clip": True},
-    "encoding": ends | {"opacity": {"condition": hidden, "value": 0}},
+    "encoding": ends | {"opacity": {"condition": bands, "value": 0}},
   }
   bar = {
     "mark": {"type": "rule", "strokeWidth": 1.2, "clip": True},
-    "encoding": ends | {"opacity": PICKED},
+    "encoding": ends | {"opacity": VISIBLE},
   }
   line = {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": seen | {"strokeDash": dash}}
   dot = {"mark": {"type": "point", "filled": True, "size": size}, "encoding": seen | about}
@@ -360,7 +364,7 @@ def _ends(
     last[name] | {"mean": mean, "text": called[name]}
     for name, mean in zip(order, at.tolist(), strict=True)
   ]
-  every = {"y": y, "x": {"value": "width"}, "opacity": PICKED, "tooltip": tooltip()}
+  every = {"y": y, "x": {"value": "width"}, "opacity": VISIBLE, "tooltip": tooltip()}
   dot = {"type": "point", "filled": True, "size": 45, "xOffset": 9}
   text = {"type": "text", "align": "left", "xOffset": 17}
   return [

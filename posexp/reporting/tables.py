@@ -59,7 +59,9 @@ def cost_table(results: Results) -> Table:
   names = list(dict.fromkeys(name for group in groups for name in group.costs))
 
   def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    if value >= 100:
+      return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 else "0"
 
   rows = [
     [group.label, *(_cell(group.costs.get(each), shown) for each in names)] for group in groups

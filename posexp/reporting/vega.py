@@ -35,8 +35,10 @@ CONFIG: Spec = {
   "rule": {"color": "#1b1b1f"},
   "title": {"anchor": "start", "fontSize": 12},
 }  # fmt: skip
+HIDDEN = {"test": "indexof(hidden, datum.group) >= 0", "value": 0}
 PALE = {"test": "picked == '' || picked == datum.group", "value": 1}
-PICKED = {"condition": PALE, "value": 0.12}
+PICKED = {"condition": PALE, "value": 0.25}
+VISIBLE = {"condition": [HIDDEN, PALE], "value": 0.25}
 
 
 def of_score(y: Score) -> str:

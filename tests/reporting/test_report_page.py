@@ -45,11 +45,14 @@ async function measure(width) {
   found.down = names();
   all(".ranked th")[2].click();
   found.up = names();
-  const faint = () => all(".chart path[opacity='0.12']").length;
+  const faint = () => all(".chart path[opacity='0.25']").length;
   page.querySelector(".ranked tbody td").click();
   await wait(faint);
   found.bright = all(".chart path[opacity='1']").length > 0;
   found.picked = all("tr.picked").map((row) => row.cells[0].textContent.trim());
+  page.querySelector(".ranked tbody input").click();
+  await wait(() => all(".chart path[opacity='0']").length);
+  found.hidden = all(".ranked tr.hidden").map((row) => row.cells[0].textContent.trim());
   const [score, against] = all(".explore select");
   score.value = "test accuracy";
   score.onchange();
@@ -325,4 +328,5 @@ def test_a_reader_with_a_phone_or_a_desktop_sees_the_answer_and_can_touch_the_pa
     assert found["up"] == found["down"][::-1]
     assert found["picked"] == ["rpr k=0"] * 2  # in both tables
     assert found["bright"]  # beside what is faint
+    assert found["hidden"] == ["rpr k=0"]
     assert found["chosen"]
