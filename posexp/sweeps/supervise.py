@@ -80,10 +80,32 @@ def trainer_for(
 
 
 def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
-  """Train the runs one after another in this process."""
+  """Train the runs one after another in this process, which prints what the first one says.
+
+  What the others say is in their train.log, and warnings are printed, too.
+  """
   for member in members:
     yield member, RUNNING, ""
-    yield member, *attempt(train, member)
+    with contextlib.nullcontext() if member is members[0] else _quiet():
+      found = attempt(train, member)
+    yield member, *found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """In it the handlers that there are print nothing but warnings."""
+  handlers = logging.getLogger().handlers[:]
+
+  def heard(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO
+
+  for handler in handlers:
+    handler.addFilter(heard)
+  try:
+    yield
+  finally:
+    for handler in handlers:
+      handler.removeFilter(heard)
 
 
 def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
