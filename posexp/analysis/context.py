@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from posexp import plotting, storage
-from posexp.errors import UserError, near
+from posexp.errors import near
 from posexp.plotting import GRAY, band, line_style, log2_axis, panels
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
@@ -24,7 +24,6 @@ from posexp.runs.context_losses import (
   write_context_losses,
 )
 from posexp.tasks import windows
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import TrainedModel, with_options
 
 
@@ -125,8 +124,8 @@ def _pm(value: float, half: float, sign: str = "") -> str:
   return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
 
 
-def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --context` or `--beyond`: print tables and draw a figure.
+def measure(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
+  """Carry out `posexp.context`: print tables of a run and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
@@ -134,17 +133,13 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     The numbers, as plain values.
 
   Raises:
-    UserError: the run is not of a language model, a split is too short, or the memory is refused.
+    UserError: a split is too short, or the memory is refused.
   """
-  if not isinstance(trained.setup.task, LanguageModeling):
-    kind = trained.run.config["task"]["kind"]
-    asked = "--context" if args.context else "--beyond"
-    raise UserError(f"{asked} is for language models; {trained.run.path} is a run of {kind}")
-  args.context = args.context or up_to(args.beyond, trained.data.length)
+  lengths = args.at or up_to(args.beyond, trained.data.length)
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
   curves, scores = [], []
   for model in models or [trained]:
-    found, curve = sampled(model, args.split, args.context, args.positions, rows=bool(args.beyond))
+    found, curve = sampled(model, args.split, lengths, args.positions, rows=bool(args.beyond))
     curves.append(curve)
     scores.append(found.scores(trained.data.length))
     if found.nats:

@@ -19,8 +19,8 @@ MEASURES = {"exact": "exact match", "oracle": "but for the end"}
 Row = dict[str, Any]
 
 
-def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --lengths`: print the result.
+def measure(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
+  """Carry out `posexp.lengths`: print the result.
 
   The examples are drawn for these lengths, the same for every run. The gate depends on the score
   within the lengths of training, which is that of validation.
@@ -29,18 +29,12 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     A row for each length, whether the task was `learned`, and the `reach` among these lengths.
 
   Raises:
-    UserError: the run is not of a diagnostic, or its positions end before all lengths.
+    UserError: a length is none of the task's, or the positions end before all lengths.
   """
-  task = trained.setup.task
-  if not isinstance(task, Diagnostic):
-    kind = trained.run.config["task"]["kind"]
-    raise UserError(
-      f"--lengths is for diagnostics of any length; {trained.run.path} is a run of {kind}"
-    )
   try:
-    task = dataclasses.replace(task, lengths=tuple(args.lengths))
+    task = dataclasses.replace(trained.setup.task, lengths=tuple(args.lengths))
   except ValueError as error:
-    raise UserError(f"--lengths: {error}") from None
+    raise UserError(f"LENGTHS: {error}") from None
   limit = trained.spec.positions.limit(trained.spec.encoding.limit)
   tokens = task.prepare(trained.run.path).tokens
   refused = {
@@ -50,7 +44,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   }
   possible = tuple(length for length in args.lengths if length not in refused)
   if not possible:
-    raise UserError(f"--lengths: {next(iter(refused.values()))}; choose shorter ones")
+    raise UserError(f"LENGTHS: {next(iter(refused.values()))}; choose shorter ones")
   rows = measured(trained, dataclasses.replace(task, lengths=possible))
   within = task.measure(trained.data, trained.snapshot, "validation")["exact_match"]
   result = {

@@ -300,7 +300,7 @@ def test_a_language_model_is_looked_into(language_model, monkeypatch, capsys):
 
 def test_what_a_term_is_worth_to_a_language_model_is_in_bits_per_byte(language_model, capsys):
   typed = [str(language_model), "--without", "keys", "--split", "validation"]
-  found = evaluate.evaluate(evaluate.arguments(typed))
+  (found,) = evaluate.evaluate(evaluate.arguments(typed))
   on, (off,) = found["on"], found["off"]
   assert off["change"] == pytest.approx(off["bits_per_byte"] - on["bits_per_byte"], abs=1e-9)
   assert off["change"] != 0
