@@ -46,7 +46,7 @@ def context(args: argparse.Namespace) -> Any:
   """Measure what was asked for and print it; figures are drawn in a run's folder.
 
   Returns:
-    The numbers of each run; with --recl, its effective lengths by its name.
+    The curves of each run; with --recl, its effective lengths by its name.
 
   Raises:
     UserError: a run does not exist, or cannot be measured so.

@@ -10,9 +10,23 @@ Options are those that python -m posexp.evaluate takes.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tabulate import tabulate
 
 from posexp.config.arguments import Parser, command, ranges
+from posexp.errors import UserError
+from posexp.reporting.text import wrapped
+from posexp.runs.lengths import REACHED, reach
+from posexp.tasks.diagnostic import LEARNED, Diagnostic
+
+if TYPE_CHECKING:
+  from posexp.training.restore import TrainedModel
+
+MEASURES = {"exact": "exact match", "oracle": "but for the end"}
+Row = dict[str, Any]
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -27,11 +41,101 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def lengths(args: argparse.Namespace) -> dict[str, Any]:
-  """Measure the lengths and print the result, as `analysis.lengths.measure` does."""
-  from posexp.analysis.lengths import measure
+  """Measure a run at the lengths that were asked for, and print the result.
+
+  The examples are drawn for these lengths, the same for every run. The gate depends on the score
+  within the lengths of training, which is that of validation.
+
+  Returns:
+    A row for each length, whether the task was `learned`, and the `reach` among these lengths.
+
+  Raises:
+    UserError: the run is of no diagnostic, a length is none of the task's, or the positions end
+      before all lengths.
+  """
   from posexp.training.restore import open_for
 
-  return measure(args, open_for("lengths", args.run, args.options))
+  trained = open_for("lengths", args.run, args.options)
+  try:
+    task: Any = dataclasses.replace(trained.setup.task, lengths=tuple(args.lengths))
+  except ValueError as error:
+    raise UserError(f"LENGTHS: {error}") from None
+  limit = trained.spec.positions.limit(trained.spec.encoding.limit)
+  tokens = task.prepare(trained.run.path).tokens
+  refused = {
+    length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
+    for length in task.lengths
+    if limit is not None and tokens[length] > limit
+  }
+  possible = tuple(length for length in args.lengths if length not in refused)
+  if not possible:
+    raise UserError(f"LENGTHS: {next(iter(refused.values()))}; choose shorter ones")
+  rows = measured(trained, dataclasses.replace(task, lengths=possible))
+  within = task.measure(trained.data, trained.snapshot, "validation")["exact_match"]
+  result = {
+    "encoding": trained.run.config["encoding"],
+    "step": int(trained.snapshot.state.step),
+    "lengths": {row["length"]: row for row in rows},
+    "not_applicable": refused,
+    "within": within,
+    "learned": within >= LEARNED,
+    "reach": reach({row["length"]: row["exact"]["mean"] for row in rows}),
+  }
+  options = "".join(f", {option}" for option in args.options)
+  print(wrapped(f"{result['encoding']}, step {result['step']:,}{options}"))
+  print(table(result, task.longest))
+  return result
+
+
+def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
+  """Return exact match by length, also without the end, with intervals, and token accuracy."""
+  data, rows = task.prepare(trained.run.path), []
+  for split in [split for split in ("test", "beyond") if split in data.splits]:
+    found = task.predict(data, trained.snapshot, split)
+    for length in data.lengths[split]:
+      chosen = found["length"] == length
+      row: Row = {name: share(found[name][chosen]) for name in MEASURES}
+      tokens = int(found["tokens"][chosen].sum())
+      row |= {"length": length, "accuracy": float(found["right"][chosen].sum()) / tokens}
+      rows.append(row | {"examples": int(chosen.sum()), "chance": data.blind[length]})
+  return rows
+
+
+def share(right: Sequence[bool]) -> dict[str, float]:
+  """Return the share of examples that are right, and its 95 % interval (Wilson 1927)."""
+  from scipy import stats
+
+  count = int(sum(right))
+  low, high = stats.binomtest(count, len(right)).proportion_ci(method="wilson")
+  return {"mean": count / len(right), "low": float(low), "high": float(high)}
+
+
+def table(result: dict[str, Any], longest: int) -> str:
+  """Format a row for each length in per cent, and the result of the gate."""
+  rows = []
+  for length, row in result["lengths"].items():
+    cells = [_interval(row[name]) for name in MEASURES]
+    cells += [f"{100 * row['accuracy']:.1f}", f"{100 * row['chance']:.1f}"]
+    rows.append([length, "" if length > longest else "trained", *cells])
+  rows += [[length, "not applicable", why] for length, why in result["not_applicable"].items()]
+  heads = ["length", "", *MEASURES.values(), "accuracy", "blind to order"]
+  text = tabulate(rows, heads, "plain", disable_numparse=True, colalign=["right", "left"])
+  count = next(iter(result["lengths"].values()))["examples"]
+  learned = f"{'' if result['learned'] else 'not '}learned: {100 * result['within']:.1f} %"
+  return "\n".join(
+    [
+      text,
+      f"in per cent of {count:,} examples of each length, with 95 % Wilson intervals",
+      f"{learned} exact match of validation, of lengths up to {longest}"
+      + ("" if result["learned"] else f"; below {100 * LEARNED:.0f} % longer ones say nothing"),
+      f"at least {100 * REACHED:.0f} % up to length {result['reach']}",
+    ]
+  )
+
+
+def _interval(found: dict[str, float]) -> str:
+  mean, low, high = (f"{100 * found[end]:.1f}" for end in ("mean", "low", "high"))
+  return f"{mean} ({low} to {high})"
 
 
 main = command("opening the run", lengths, arguments)

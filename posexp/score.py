@@ -39,11 +39,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def score(args: argparse.Namespace) -> list[TokenLosses]:
   """Score the text and print the result, as `scoring.score` does."""
   from posexp.analysis import scoring
-  from posexp.training.devices import prepare
-  from posexp.training.restore import open_alone
+  from posexp.training.restore import open_for
 
-  prepare()
-  return scoring.score(args, open_alone(args.run, "score", tuple(args.options)))
+  return scoring.score(args, open_for("score", args.run, args.options, split=None))
 
 
 main = command("opening the run", score, arguments)

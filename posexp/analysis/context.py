@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -124,13 +124,13 @@ def _pm(value: float, half: float, sign: str = "") -> str:
   return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
 
 
-def measure(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
+def measure(args: argparse.Namespace, trained: TrainedModel) -> list[Curve]:
   """Carry out `posexp.context`: print tables of a run and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
   Returns:
-    The numbers, as plain values.
+    A curve for each memory.
 
   Raises:
     UserError: a split is too short, or the memory is refused.
@@ -158,19 +158,7 @@ def measure(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     folder = storage.unlinked(trained.run.path / "figures")
     files = plotting.save(figure(title, drawn, marks), folder, f"context-{_file(args, trained)}")
     print("", *map(near, files), sep="\n")
-  return {
-    "encoding": trained.run.config["encoding"],
-    "step": int(trained.snapshot.state.step),
-    "split": args.split,
-    "targets": len(curves[0].bytes),
-    "scores": scores,
-    "curves": [
-      {"name": curve.name, "refused": curve.refused}
-      | {"loss": {context: curve.mean(context) for context in curve.nats}}
-      | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
-      for curve in curves
-    ],
-  }
+  return curves
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:

@@ -54,14 +54,21 @@ class TrainedModel(NamedTuple):
 
 
 def open_for(
-  command: str, path: Path | str, options: Sequence[str] = (), split: str = "test"
+  command: str,
+  path: Path | str,
+  options: Sequence[str] = (),
+  split: str | None = "test",
+  rows: int = 1,
 ) -> TrainedModel:
-  """Open a run, or a released model, for a command that measures a split of its data.
+  """Open a run, or a released model, for a command that measures a `split` of its data, or that
+  reads no data: then for batches of so many `rows`.
 
   Raises:
-    UserError: as `open_trained` does, or the run was never to be tested.
+    UserError: as `open_trained` or `open_alone` do, or the run was never to be tested.
   """
   prepare()
+  if split is None:
+    return open_alone(path, command, tuple(options), rows)
   trained = open_trained(path, tuple(options), command)
   if trained.run.trial and split == "test":
     raise UserError(
@@ -114,8 +121,7 @@ def open_trained(
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
   snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)))
-  trained = TrainedModel(run, setup, spec, snapshot, data)
-  return with_options(trained, others) if others else trained
+  return with_options(TrainedModel(run, setup, spec, snapshot, data), others)
 
 
 def open_alone(
@@ -136,8 +142,7 @@ def open_alone(
   # No array of a checkpoint has a shape that depends on the number of steps.
   mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
   compiled = program(spec, setup.training, 1, mesh, lanes)
-  trained = TrainedModel(run, setup, spec, _restored(run, setup, compiled))
-  return with_options(trained, others) if others else trained
+  return with_options(TrainedModel(run, setup, spec, _restored(run, setup, compiled)), others)
 
 
 def open_beside(path: Path | str, data: Data, mesh: Mesh) -> TrainedModel:
@@ -253,6 +258,8 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   Raises:
     UserError: an option is none of these, or its value is wrong or does not suit the model.
   """
+  if not options:
+    return trained
   setup, spec = trained.setup, trained.spec
   name = setup.config["encoding"]
   config = {

@@ -1,7 +1,6 @@
 """A released model in the commands, as a run is: measured, written on with, and trained further."""
 
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
@@ -104,8 +103,9 @@ def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, cap
   assert {run.settings["init"] for run in runs} == {
     f"hf/{Released.open(f'hf:{llama}').digest()[:12]}"
   }
-  assert math.isfinite(found["off"][0]["bits_per_byte"])
-  assert found["off"][0]["change"] != 0
+  on, (off,) = found["on"], found["off"]
+  assert off["change"] == pytest.approx(off["bits_per_byte"] - on["bits_per_byte"], abs=1e-9)
+  assert off["change"] != 0
   order.work(context, f"hf:{llama}", *data, "rope.base=3", "--at", "4,8", "--positions", "32")
   assert "released" in str([*Path("runs").iterdir()])
 
