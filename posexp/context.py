@@ -18,7 +18,6 @@ Options are those that python -m posexp.evaluate takes.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from posexp.config.arguments import Parser, command, numbers, ranges
 
@@ -42,11 +41,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   return args
 
 
-def context(args: argparse.Namespace) -> Any:
+def context(args: argparse.Namespace) -> None:
   """Measure what was asked for and print it; figures are drawn in a run's folder.
-
-  Returns:
-    The curves of each run; with --recl, its effective lengths by its name.
 
   Raises:
     UserError: a run does not exist, or cannot be measured so.
@@ -55,18 +51,16 @@ def context(args: argparse.Namespace) -> Any:
     from posexp.reporting import contexts
     from posexp.runs import read_run
 
-    by_run = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
-    print(contexts.length_table(by_run))
-    return by_run
+    runs = [*map(read_run, args.runs)]
+    print(contexts.length_table(contexts.effective_lengths(runs, args.split)))
+    return
   from posexp.analysis.context import measure
   from posexp.training.restore import open_for
 
-  found = []
   for path in args.runs:
     if len(args.runs) > 1:
-      print(f"\n{path}" if found else path)
-    found.append(measure(args, open_for("context", path, args.options, args.split)))
-  return found
+      print(path if path == args.run else f"\n{path}")
+    measure(args, open_for("context", path, args.options, args.split))
 
 
 main = command("opening the run", context, arguments)

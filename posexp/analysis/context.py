@@ -124,33 +124,27 @@ def _pm(value: float, half: float, sign: str = "") -> str:
   return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
 
 
-def measure(args: argparse.Namespace, trained: TrainedModel) -> list[Curve]:
+def measure(args: argparse.Namespace, trained: TrainedModel) -> None:
   """Carry out `posexp.context`: print tables of a run and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
-
-  Returns:
-    A curve for each memory.
 
   Raises:
     UserError: a split is too short, or the memory is refused.
   """
   lengths = args.at or up_to(args.beyond, trained.data.length)
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
-  curves, scores = [], []
+  curves, said = [], []
   for model in models or [trained]:
     found, curve = sampled(model, args.split, lengths, args.positions, rows=bool(args.beyond))
     curves.append(curve)
-    scores.append(found.scores(trained.data.length))
+    scores = found.scores(trained.data.length)
+    if held := beyond_training(scores, max(curve.nats, default=0)):
+      said.append(wrapped(f"{curve.name}: {held}"))
     if found.nats:
       write_context_losses(trained.run.path, _file(args, model), found)
   title = _title(trained, args, len(curves[0].bytes))
   lines = "\n".join(map(wrapped, title.split("\n")))
-  said = [
-    wrapped(f"{curve.name}: {held}")
-    for curve, each in zip(curves, scores, strict=True)
-    if (held := beyond_training(each, max(curve.nats, default=0)))
-  ]
   print(lines, table(curves), *said, sep="\n\n")
   if drawn := [curve for curve in curves if curve.nats]:
     segment, memory = trained.data.length, trained.run.config["model"]["memory"]
@@ -158,7 +152,6 @@ def measure(args: argparse.Namespace, trained: TrainedModel) -> list[Curve]:
     folder = storage.unlinked(trained.run.path / "figures")
     files = plotting.save(figure(title, drawn, marks), folder, f"context-{_file(args, trained)}")
     print("", *map(near, files), sep="\n")
-  return curves
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:

@@ -12,7 +12,7 @@ from flax import nnx
 from order import compilations
 
 from posexp import evaluate
-from posexp.analysis.ablation import Switches, measure, ratio
+from posexp.analysis.ablation import ratio
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError
@@ -67,23 +67,21 @@ def test_with_everything_on_it_is_what_the_run_measured(run):
   assert typed(run, "--split", "validation")["on"]["accuracy"] == summary["validation/accuracy"]
 
 
-def test_other_options_of_the_encoding_around_the_same_weights(trained):
-  switches = Switches(trained)
-  content = with_options(trained, {"split.attention": "content"})
-  assert content.setup.encoding.attention == "content"
-  (_, without), (on,) = (
-    measure(trained, "test", [None, switches.scale(switches.off(["position"], None, None))]),
-    measure(content, "test", [None]),
-  )
-  assert on["loss"] == pytest.approx(without["loss"], abs=1e-6)
-  assert with_options(content, {"split.attention": "both"}).spec == trained.spec
+def test_without_a_term_is_with_options_that_leave_it_out_and_is_compared_in_pairs(run):
+  found = typed(run, "--without", "position", "--split", "train")
+  on, (off,) = found["on"], found["off"]
+  other = typed("split.attention=content", run, "--split", "train")["on"]
+  assert other["loss"] == pytest.approx(off["loss"], abs=1e-6)
+  assert on["change"] == on["error"] == on["other"] == 0
+  assert off["change"] == pytest.approx(off["accuracy"] - on["accuracy"])
+  assert off["other"] > 0
+  assert off["error"] > 0
 
 
 @pytest.mark.parametrize(
   ("options", "message"),
   [
     ({"rpr.k": 2}, "rpr.k: a run of split can be measured with other options of split, and with"),
-    ({"model.d_ff": 2}, "model.d_ff: a run of split can be measured with other options of split"),
     ({"split.attend": "both"}, "split.attend=both: there is no option split.attend; did you mean"),
     ({"split.attention": "all"}, "split.attention must be one of both, content, position, not"),
     (
@@ -104,9 +102,10 @@ def test_options_with_which_the_weights_are_of_no_use(trained, options, message)
   assert "\n" not in str(refused.value)
 
 
-def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, capsys):
+def test_a_grid_is_what_single_evaluations_say_in_one_program(run, tmp_path, capsys):
+  file = tmp_path / "without.parquet"
   with compilations() as counts:
-    grid = typed(run, "--grid")
+    grid = typed(run, "--grid", "--records", file)
   assert counts["predict"] <= 1  # of all switches
   # For either term four heads, two layers, and everywhere.
   assert len(grid["off"]) == 2 * (4 + 2 + 1)
@@ -121,11 +120,6 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
   files = {path.name for path in (run / "figures").iterdir()}
   assert files == {"terms-test.png", "terms-test.svg"}
   assert "without position: layer 1, head 0" in capsys.readouterr().out
-
-
-def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
-  file = tmp_path / "without.parquet"
-  found = typed(run, "--grid", "--records", file)
   kept = {each.settings["without"]: each for each in read_records(file)}
   parts = [
     "",
@@ -133,12 +127,11 @@ def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
     *(f": layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)),
   ]
   assert {"nothing", *(f"content{part}" for part in parts)} <= kept.keys()
-  assert len(kept) == len(found["off"]) + 1
-  assert kept["nothing"].score("test/accuracy") == found["on"]["accuracy"]
-  without = next(row for row in found["off"] if row["terms"] == ("content",))
+  assert len(kept) == len(grid["off"]) + 1
+  assert kept["nothing"].score("test/accuracy") == grid["on"]["accuracy"]
+  without = next(row for row in grid["off"] if row["terms"] == ("content",))
   assert kept["content: layer 0, head 0"].score("test/loss") == without["loss"]
   assert "validation/accuracy" not in kept["nothing"].summary
-  capsys.readouterr()
   report(report_arguments([str(file), "--by", "without", "--no-files"]))
   assert "split without=content: layer 0" in capsys.readouterr().out
 
@@ -149,16 +142,6 @@ def test_that_a_run_has_not_finished_is_said(run, tmp_path, capsys):
   typed(stopped)
   said = "has not finished: this is its best checkpoint so far, of step 30"
   assert said in capsys.readouterr().err
-
-
-def test_a_change_is_counted_in_pairs(trained):
-  switches = Switches(trained)
-  off = switches.off(["content", "position"])
-  on, without = measure(trained, "train", [switches.scale(), switches.scale(off)])
-  assert on["change"] == on["error"] == on["other"] == 0
-  assert without["change"] == pytest.approx(without["accuracy"] - on["accuracy"])
-  assert without["other"] > 0
-  assert without["error"] > 0
 
 
 def test_the_error_of_a_ratio_is_that_of_drawing_the_examples_again():

@@ -9,7 +9,6 @@ import sys
 import finished
 import fuzz
 import pytest
-import yaml
 
 from posexp import translate
 from posexp.analysis.line_translation import LineTranslator
@@ -188,11 +187,4 @@ def test_a_folder_that_cannot_translate_is_one_sentence(run, tmp_path):
   folder = shutil.copytree(run, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints")
   with pytest.raises(UserError, match="run has no checkpoint: what it had is lost; put it back"):
-    typed(folder, "one")
-  (folder / "run.sha256").unlink()  # by which the change would be told first
-  config = yaml.safe_load((folder / "config.yaml").read_text())
-  named = {"name": "text_classification", "kind": "text_classification", "train": "train.jsonl"}
-  (folder / "config.yaml").write_text(yaml.safe_dump(config | {"task": named}))
-  message = "whose commands are evaluate, export; translate is for other tasks$"
-  with pytest.raises(UserError, match=message):
     typed(folder, "one")
