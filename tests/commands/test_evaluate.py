@@ -78,30 +78,6 @@ def test_without_a_term_is_with_options_that_leave_it_out_and_is_compared_in_pai
   assert off["error"] > 0
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"rpr.k": 2}, "rpr.k: a run of split can be measured with other options of split, and with"),
-    ({"split.attend": "both"}, "split.attend=both: there is no option split.attend; did you mean"),
-    ({"split.attention": "all"}, "split.attention must be one of both, content, position, not"),
-    (
-      {"split.length": 64},
-      "split.length=64: stack/embed/vector/rows is [512, 8] in the checkpoint and [64, 8] in the m",
-    ),
-    (
-      {"split.attention": "content", "split.norms": "joint", "split.form": "added"},
-      "split.form=added has one stream",
-    ),
-    ({"model.memory": 8}, "model.memory=8 is for language models"),
-    ({"model.window_ends": "relaxed"}, "model.window_ends has no effect without window"),
-  ],
-)
-def test_options_with_which_the_weights_are_of_no_use(trained, options, message):
-  with pytest.raises(UserError, match="^" + re.escape(message)) as refused:
-    with_options(trained, options)
-  assert "\n" not in str(refused.value)
-
-
 def test_a_grid_is_what_single_evaluations_say_in_one_program(run, tmp_path, capsys):
   file = tmp_path / "without.parquet"
   with compilations() as counts:
@@ -167,6 +143,14 @@ def test_the_error_of_a_ratio_is_that_of_drawing_the_examples_again():
     ("--without position --heads x", "argument --heads: invalid numbers value: 'x'"),
     ("--records without.csv", "--records without.csv: give it the ending .parquet"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),
+    ("rpr.k=2", "rpr.k: a run of split can be measured with other options of split, and with"),
+    ("split.attend=both", "split.attend=both: there is no option split.attend; did you mean"),
+    ("split.attention=all", "split.attention must be one of both, content, position, not"),
+    ("split.length=64", "split.length=64: stack/embed/vector/rows is [512, 8] in the checkpoint"),
+    ("split.attention=content split.form=added split.norms=joint", "split.form=added has one "),
+    ("split.length=64,128", "split.length=64,128: give one value; each command measures one"),
+    ("model.memory=8", "model.memory=8 is for language models"),
+    ("model.window_ends=relaxed", "model.window_ends has no effect without window"),
   ],
 )
 def test_mistakes_are_one_sentence(run, argv, message):

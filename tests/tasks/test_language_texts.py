@@ -215,20 +215,16 @@ def test_mistakes_are_one_sentence(argv, message, trained, home):
   ("old", "new"),
   [
     ("RUN --text test.txt --segment 4", "score RUN test.txt --segment 4"),
-    ("--text=test.txt RUN --segment 4", "score test.txt RUN --segment 4"),
-    ("RUN --context 4 --positions 9", "context RUN --at 4 --positions 9"),
+    ("RUN --context=4 --positions 9", "context RUN --at 4 --positions 9"),
     ("RUN --beyond 2", "context RUN --beyond 2"),
     ("RUN RUN --recl", "context RUN RUN --recl"),
     ("RUN --lengths 5:9", "lengths RUN 5:9"),
   ],
 )
 def test_flags_that_other_commands_have_are_taken_and_told(old, new, trained, home):
-  name, *argv = new.replace("RUN", str(trained)).split()
-  then, now = (
-    fuzz.typed("evaluate", *old.replace("RUN", str(trained)).split()),
-    fuzz.typed(name, *argv),
-  )
-  said = f"typed in another command now: python -m posexp.{name} {' '.join(argv)}\n"
+  old, new = (line.replace("RUN", str(trained)).split() for line in (old, new))
+  then, now = fuzz.typed("evaluate", *old), fuzz.typed(*new)
+  said = f"typed in another command now: python -m posexp.{' '.join(new)}\n"
   assert then[:2] == now[:2]
   assert then.err.partition(said)[1:] == (said, now.err)
 
