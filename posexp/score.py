@@ -6,8 +6,7 @@ examples:
   python -m posexp.score RUN letter.txt rope.scaling=ntk rope.factor=4     with other options
   python -m posexp.score hf:FOLDER letter.txt                              of a released model
 
-Options are those that python -m posexp.evaluate takes. Nothing but the folder RUN and the text is
-read.
+Options are those that python -m posexp.evaluate takes. Nothing but RUN and the text is read.
 """
 
 from __future__ import annotations

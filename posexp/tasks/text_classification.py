@@ -83,7 +83,6 @@ class LabeledTexts(Classification):
   """
 
   commands = ("export",)
-
   tokenizer: Literal["auto", "word", "char", "bpe", "given"] = "auto"
   vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
   min_count: Count = 2

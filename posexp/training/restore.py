@@ -60,8 +60,8 @@ def open_for(
   split: str | None = "test",
   rows: int = 1,
 ) -> TrainedModel:
-  """Open a run, or a released model, for a command that measures a `split` of its data, or that
-  reads no data: then for batches of so many `rows`.
+  """Open a run, or a released model, for a command that measures a `split` of its data; None is for
+  one that reads no data, and needs batches of so many `rows`.
 
   Raises:
     UserError: as `open_trained` or `open_alone` do, or the run was never to be tested.
@@ -93,7 +93,7 @@ def open_trained(
   """
   if (released := source(path)) is not None:
     trained = released.open(options, data=True)
-    check_command(command, path, trained.setup)
+    _check_command(command, path, trained.setup)
     return trained
   others = _values(options)
   moved = {key: others.pop(key) for key in OF_DATA if key in others}
@@ -113,8 +113,8 @@ def open_trained(
     keys = [key for key in OF_DATA if flat(run.config).get(key)]
     if typed or not keys:
       raise
-    options = " ".join(f"{key}=..." for key in keys)
-    raise UserError(f"{error}; where the data have moved, {options} says where to") from error
+    where = " ".join(f"{key}=..." for key in keys)
+    raise UserError(f"{error}; where the data have moved, {where} says where to") from error
   if not same:
     what = typed or f"{path}: the data, or its config.yaml,"
     raise UserError(f"{what} are not those that the run was trained on")
@@ -175,7 +175,7 @@ def _values(options: Sequence[str]) -> dict[str, Any]:
   return {each.key_or_group: each.value() for each in given}
 
 
-def check_command(command: str, path: Path | str, setup: Setup) -> None:
+def _check_command(command: str, path: Path | str, setup: Setup) -> None:
   """Raise UserError unless the task of a run has the command."""
   if command not in (known := ("evaluate", *setup.task.commands)):
     raise UserError(
@@ -195,7 +195,7 @@ def _described(
     section, _, option = key.partition(".")
     run.config[section] = run.config[section] | {option: value}
   setup = Setup.of(run.config)
-  check_command(command, path, setup)
+  _check_command(command, path, setup)
   if not any((run.path / "checkpoints").glob("[0-9]*")):
     why = "it was not trained up to its first evaluation"
     if run.summary is not None:
