@@ -30,8 +30,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   one_of.add_argument("--at", metavar="16,32,64", type=ranges, help=at)
   beyond = "the curve of losses by context, or position, up to so many training lengths"
   one_of.add_argument("--beyond", metavar="8", type=int, help=beyond)
-  recl = "relative effective context lengths of several runs"
-  one_of.add_argument("--recl", action="store_true", help=recl)
+  one_of.add_argument("--recl", action="store_true", help="relative effective context lengths")
   option("--split", choices=("test", "validation", "train"), default="test", help="default: test")
   option("--memory", metavar="M,...", type=numbers, help="other memories")
   option("--positions", metavar="N", type=int, help="how many tokens are scored")

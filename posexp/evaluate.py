@@ -17,8 +17,7 @@ A term is a summand of the attention's logits or of its values; python -m posexp
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
 Options of the encoding may be others than in training where no parameter depends on them; so may
 model.memory, model.same_length, model.window, model.window_ends and what begins with model.logits_.
-More is measured of language models by posexp.context and posexp.score, and of diagnostics by
-posexp.lengths.
+posexp.context and posexp.score measure more of language models, and posexp.lengths of diagnostics.
 """
 
 from __future__ import annotations
