@@ -27,6 +27,7 @@ _HOMES = {
   "Stack": "posexp.models.transformer",
   "Size": "posexp.models.transformer",
   "load": "posexp.training.loaded",
+  "open_for": "posexp.training.restore",
   "Source": "posexp.training.sources",
   "Task": "posexp.tasks.contract",
   "Diagnostic": "posexp.tasks.diagnostic",

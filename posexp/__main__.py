@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate",
-  "clean",
+  "train", "evaluate", "context", "score", "lengths", "inspect", "check", "report", "compare",
+  "translate", "generate", "clean",
 )  # fmt: skip
 
 

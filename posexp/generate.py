@@ -96,12 +96,9 @@ def generate(args: argparse.Namespace) -> None:
   else:
     prompt = args.prompt.removeprefix("\ufeff")
   from posexp.data.corpus import kept_vocabulary
-  from posexp.tasks.language_modeling import LanguageModeling
-  from posexp.training.devices import prepare
-  from posexp.training.restore import open_alone
+  from posexp.training.restore import open_for
 
-  prepare()
-  trained = open_alone(args.run, LanguageModeling, "this needs a language model")
+  trained = open_for("generate", args.run, split=None)
   vocabulary = kept_vocabulary(trained.run.path)
   columns = drawn(args, trained, vocabulary.encode(prompt), vocabulary.stops)
   doing("drawing the first token")

@@ -52,12 +52,9 @@ def translate(args: argparse.Namespace) -> None:
   """
   rows, every = windows(args.texts, args.batch)
   from posexp.analysis.line_translation import LineTranslator
-  from posexp.tasks.translation import Translation
-  from posexp.training.devices import prepare
-  from posexp.training.restore import open_alone
+  from posexp.training.restore import open_for
 
-  prepare()
-  trained = open_alone(args.run, Translation, "posexp.translate needs a translation run", rows)
+  trained = open_for("translate", args.run, split=None, rows=rows)
   search = trained.setup.task.search
   if args.beam is not None:
     try:

@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -76,6 +77,12 @@ def opened_once() -> Iterator[None]:
     for name in ("open_trained", "open_alone"):
       stack.enter_context(mock.patch.object(restore, name, functools.cache(getattr(restore, name))))
     yield
+
+
+def work(module: ModuleType, *argv: object) -> Any:
+  """What a command returns for what is typed, in this process."""
+  do = getattr(module, module.__name__.rpartition(".")[2])
+  return do(module.arguments([*map(str, argv)]))
 
 
 composed = functools.cache(lambda *overrides: compose(list(overrides)))

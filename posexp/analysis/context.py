@@ -6,13 +6,13 @@ import argparse
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from posexp import plotting, storage
-from posexp.errors import UserError, near
+from posexp.errors import near
 from posexp.plotting import GRAY, band, line_style, log2_axis, panels
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
@@ -24,7 +24,6 @@ from posexp.runs.context_losses import (
   write_context_losses,
 )
 from posexp.tasks import windows
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import TrainedModel, with_options
 
 
@@ -125,37 +124,27 @@ def _pm(value: float, half: float, sign: str = "") -> str:
   return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
 
 
-def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --context` or `--beyond`: print tables and draw a figure.
+def measure(args: argparse.Namespace, trained: TrainedModel) -> None:
+  """Carry out `posexp.context`: print tables of a run and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
-  Returns:
-    The numbers, as plain values.
-
   Raises:
-    UserError: the run is not of a language model, a split is too short, or the memory is refused.
+    UserError: a split is too short, or the memory is refused.
   """
-  if not isinstance(trained.setup.task, LanguageModeling):
-    kind = trained.run.config["task"]["kind"]
-    asked = "--context" if args.context else "--beyond"
-    raise UserError(f"{asked} is for language models; {trained.run.path} is a run of {kind}")
-  args.context = args.context or up_to(args.beyond, trained.data.length)
+  lengths = args.at or up_to(args.beyond, trained.data.length)
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
-  curves, scores = [], []
+  curves, said = [], []
   for model in models or [trained]:
-    found, curve = sampled(model, args.split, args.context, args.positions, rows=bool(args.beyond))
+    found, curve = sampled(model, args.split, lengths, args.positions, rows=bool(args.beyond))
     curves.append(curve)
-    scores.append(found.scores(trained.data.length))
+    scores = found.scores(trained.data.length)
+    if held := beyond_training(scores, max(curve.nats, default=0)):
+      said.append(wrapped(f"{curve.name}: {held}"))
     if found.nats:
       write_context_losses(trained.run.path, _file(args, model), found)
   title = _title(trained, args, len(curves[0].bytes))
   lines = "\n".join(map(wrapped, title.split("\n")))
-  said = [
-    wrapped(f"{curve.name}: {held}")
-    for curve, each in zip(curves, scores, strict=True)
-    if (held := beyond_training(each, max(curve.nats, default=0)))
-  ]
   print(lines, table(curves), *said, sep="\n\n")
   if drawn := [curve for curve in curves if curve.nats]:
     segment, memory = trained.data.length, trained.run.config["model"]["memory"]
@@ -163,19 +152,6 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     folder = storage.unlinked(trained.run.path / "figures")
     files = plotting.save(figure(title, drawn, marks), folder, f"context-{_file(args, trained)}")
     print("", *map(near, files), sep="\n")
-  return {
-    "encoding": trained.run.config["encoding"],
-    "step": int(trained.snapshot.state.step),
-    "split": args.split,
-    "targets": len(curves[0].bytes),
-    "scores": scores,
-    "curves": [
-      {"name": curve.name, "refused": curve.refused}
-      | {"loss": {context: curve.mean(context) for context in curve.nats}}
-      | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
-      for curve in curves
-    ],
-  }
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from tabulate import tabulate
@@ -158,16 +158,16 @@ def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
     yield f"{nats:.4f}\t{nats / math.log(2):.4f}\t{context}\t{shown}"
 
 
-def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --text`: print the result.
+def score(args: argparse.Namespace, trained: TrainedModel) -> list[TokenLosses]:
+  """Carry out `posexp.score`: print the result.
 
   Returns:
-    `ways`: the `TokenLosses` of each way in which the text was read.
+    The losses, for each way in which the text was read.
 
   Raises:
     UserError: the text cannot be read, or the model cannot read it in this way.
   """
-  text = read_text(args.text)
+  text = read_text(args.file)
   vocabulary = kept_vocabulary(trained.run.path)
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment
@@ -190,4 +190,4 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   if args.per_token:
     print(*lines(vocabulary, found[0]), sep="\n")
   print(about, file=sys.stderr if args.per_token else sys.stdout)
-  return {"ways": found}
+  return found

@@ -11,7 +11,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from posexp import __version__
@@ -19,6 +20,7 @@ from posexp.errors import UserError, refused
 from posexp.status import doing
 
 MOST = 10_000  # numbers that a range may have
+OPTION = re.compile(r"[~+]*[\w.]+=.*|~.*", re.S)  # seed=0 may also be the folder of a run
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,6 +55,27 @@ class Parser(argparse.ArgumentParser):
     self.epilog = f"{self.epilog}\n{about}\n"
     args = self.parse_intermixed_args(load_plugins(argv))
     self.check_least(args, **least)
+    return args
+
+  def parse_to_measure(
+    self, argv: Sequence[str], also: Mapping[str, str] | None = None, **least: int
+  ) -> argparse.Namespace:
+    """Parse the command line of a command that measures runs, with `options` anywhere in it.
+
+    `also` explains what must be named behind a single run; without it there may be several `runs`.
+    """
+    places = {"run": "the folder of a run, or a released model, hf:...", **(also or {})}
+    for name, about in places.items():
+      self.add_argument(name, metavar=name.upper(), help=about)
+    more = "options to measure it with" + ("" if also else ", and more runs")
+    self.add_argument("options", metavar="OPTION=VALUE", nargs="*", default=[], help=more)
+    args = self.parse_for_run(argv, **least)
+    words = [*(getattr(args, name) for name in places), *args.options]
+    args.options = [word for word in words if OPTION.fullmatch(word) and not Path(word).exists()]
+    args.runs = [word for word in words if word not in args.options]
+    if len(args.runs) < len(places) or (also and len(args.runs) > len(places)):
+      self.error(f"name {' and '.join(map(str.upper, places))}, and options as OPTION=VALUE")
+    vars(args).update(zip(places, args.runs, strict=False))
     return args
 
   def check_least(self, args: argparse.Namespace, **least: float) -> None:

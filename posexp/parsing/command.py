@@ -48,12 +48,9 @@ def parse(args: argparse.Namespace) -> None:
   """
   rows, every = windows(args.texts, args.batch)
   from posexp.parsing.lines import LineParser
-  from posexp.parsing.task import Parsing
-  from posexp.training.devices import prepare
-  from posexp.training.restore import open_alone
+  from posexp.training.restore import open_for
 
-  prepare()
-  trained = open_alone(args.run, Parsing, "posexp.parse needs a parser", rows)
+  trained = open_for("parse", args.run, split=None, rows=rows)
   parser = LineParser(trained, rows)
   for window in every:
     doing(f"parsing {counted(len(window), 'sentence')}" if window else "")

@@ -46,6 +46,7 @@ class Parsing(Task):
   followed: ClassVar[tuple[str, ...]] = ("loss", "f1", "exact_match")
   compare_by: ClassVar[str] = "f1"
   prediction_columns = TREES
+  commands = ("parse",)
 
   name: Name = "parsing"
   inputs: Literal["words", "tags", "both", "characters"] = "both"

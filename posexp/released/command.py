@@ -55,7 +55,6 @@ def export(args: argparse.Namespace) -> list[Path]:
   from posexp.released import PREFIX
   from posexp.released import export as released
   from posexp.tasks import make_task
-  from posexp.tasks.language_modeling import LanguageModeling
   from posexp.tasks.text_classification import LabeledTexts
   from posexp.training.devices import prepare
   from posexp.training.restore import open_alone, open_trained
@@ -65,7 +64,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   why = "posexp.export writes language models and classifiers of texts"
   decoder = str(args.run).startswith(PREFIX)
   decoder = decoder or not isinstance(make_task(read_run(args.run).config), LabeledTexts)
-  trained = open_alone(args.run, LanguageModeling, why) if decoder else open_trained(args.run)
+  trained = open_alone(args.run, "export") if decoder else open_trained(args.run)
   run, size = trained.run, trained.spec.size
   spec: Any = trained.spec  # of one of two tasks, as are the task and the data
   task: Any = trained.setup.task

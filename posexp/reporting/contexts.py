@@ -131,7 +131,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
   if None in found:
     raise UserError(
       f"{runs[found.index(None)].path} has no losses of {name} by context; python -m "
-      "posexp.evaluate RUN --context 100,200,300 measures them"
+      "posexp.context RUN --at 100,200,300 measures them"
     )
   most = max((each.nats for each in found), key=len)
   for run, each in zip(runs, found, strict=True):
@@ -140,7 +140,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
     if not same or [*each.nats] != [*most][: len(each.nats)]:
       raise UserError(
         f"{run.path} and {runs[0].path} were measured on other targets or texts, or with other "
-        "contexts: measure runs of one task, with the same --context and --positions"
+        "contexts: measure runs of one task, with the same --at and --positions"
       )
   nats = [each.nats for each in found]
   return {

@@ -113,7 +113,7 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
       raise ValueError("columns of other lengths")
   except (ValueError, LookupError, TypeError) as error:
     raise UserError(
-      f"{path} is damaged; python -m posexp.evaluate RUN --context measures it again"
+      f"{path} is damaged; python -m posexp.context RUN --at measures it again"
     ) from error
   return ContextLosses(str(text), place, sizes, nats)
 

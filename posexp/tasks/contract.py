@@ -206,6 +206,7 @@ class Task(Protocol):
   adjustable: ClassVar[tuple[str, ...]] = ()
   compare_by: ClassVar[str] = "accuracy"  # what right / tokens of `predict` is, over all examples
   prediction_columns: ClassVar[Columns | None] = None  # of what it writes, by which runs compare
+  commands: ClassVar[tuple[str, ...]] = ()  # that open its runs, beside those for every task
 
   name: str  # a folder of this name holds the runs
 

@@ -200,6 +200,7 @@ class Diagnostic(Answering):
   """
 
   adjustable = ("shortest", "longest", "lengths", "examples")
+  commands = ("lengths",)
   symbols: ClassVar[int] = 2
   blind: ClassVar[float] = 0.0  # exact match of the best guess that knows no order
 

@@ -126,6 +126,7 @@ class LanguageModeling(sources.Sourced, Task):
     "context_targets",
   )
   compare_by: ClassVar[str] = "bits_per_byte"
+  commands = ("context", "score", "generate", "export")
 
   columns: ClassVar[tuple[str, ...]] = ("text",)
   way_out: ClassVar[str] = "task=language_modeling task.train=FILE, or take task=reviews"

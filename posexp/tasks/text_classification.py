@@ -82,6 +82,7 @@ class LabeledTexts(Classification):
   configs/task explains each option.
   """
 
+  commands = ("export",)
   tokenizer: Literal["auto", "word", "char", "bpe", "given"] = "auto"
   vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
   min_count: Count = 2

@@ -66,6 +66,7 @@ class Translation(Task):
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "bleu", "exact_match")
   prediction_columns = TRANSLATIONS
   adjustable = ("beam", "length_penalty", "bleu_pairs")
+  commands = ("translate",)
 
   name: Name = "translation"
   source: Named = "en"

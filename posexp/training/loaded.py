@@ -19,8 +19,7 @@ from posexp.encodings.rotation import PairRotation
 from posexp.encodings.sinusoids import REACH
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
-from posexp.tasks.language_modeling import LanguageModeling
-from posexp.training.restore import open_alone, with_options
+from posexp.training.restore import open_alone
 from posexp.training.sources import path_of, source
 
 
@@ -277,8 +276,6 @@ def load(name: str | Path, *options: str) -> Loaded:
     raise UserError(f"{wrong[0]}: give an option with its value, as in rope.base=10000")
   if (released := source(name)) is not None:
     return released.load(options)
-  trained = open_alone(Path(name), LanguageModeling, "posexp.load reads language models")
-  typed = dict(each.split("=", 1) for each in options)
-  trained = with_options(trained, typed) if typed else trained
+  trained = open_alone(Path(name), "generate", options)
   tokenizer = kept_vocabulary(trained.run.path)
   return Loaded(trained.snapshot.model(), tokenizer, vocab_size=tokenizer.size)

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from posexp.config.checks import as_typed
+from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.encodings import make_encoding
 from posexp.encodings.rngs import Rngs, abstract_model
@@ -27,8 +28,8 @@ from posexp.models.backbones import make_size
 from posexp.runs import FILES, Run, digest, read_run
 from posexp.runs.checkpoints import Checkpoints, difference
 from posexp.status import doing
-from posexp.tasks.contract import Data, ModelSpec, Task
-from posexp.training.devices import mesh_for, replicated
+from posexp.tasks.contract import Data, ModelSpec
+from posexp.training.devices import mesh_for, prepare, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.matching import matched
 from posexp.training.setup import Setup
@@ -52,18 +53,51 @@ class TrainedModel(NamedTuple):
   data: Data | None = None  # None of a model that was opened without
 
 
-def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> TrainedModel:
-  """Open a run that has finished or was stopped, and restore a checkpoint.
-
-  `moved` says where the data are now, by the options of OF_DATA: {"task.train": "new.csv"}.
+def open_for(
+  command: str,
+  path: Path | str,
+  options: Sequence[str] = (),
+  split: str | None = "test",
+  rows: int = 1,
+) -> TrainedModel:
+  """Open a run, or a released model, for a command that measures a `split` of its data; None is for
+  one that reads no data, and needs batches of so many `rows`.
 
   Raises:
-    UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
+    UserError: as `open_trained` or `open_alone` do, or the run was never to be tested.
+  """
+  prepare()
+  if split is None:
+    return open_alone(path, command, tuple(options), rows)
+  trained = open_trained(path, tuple(options), command)
+  if trained.run.trial and split == "test":
+    raise UserError(
+      f"{near(Path(path))} is a trial of a tuned sweep, which has no test score: measure its split "
+      "validation, or name a run with the chosen options"
+    )
+  doing(f"measuring {near(Path(path))}")
+  return trained
+
+
+def open_trained(
+  path: Path | str, options: Sequence[str] = (), command: str = "evaluate"
+) -> TrainedModel:
+  """Open a run that has finished or was stopped, and restore a checkpoint.
+
+  `options`, as "rope.scaling=ntk", are those of `with_options`, and those of OF_DATA, which say
+  where the data are now: "task.train=new.csv".
+
+  Raises:
+    UserError: there is no run, its task does not have the command, it has no checkpoint yet, or its
+      data are gone or are others.
   """
   if (released := source(path)) is not None:
-    return released.open([f"{key}={value}" for key, value in (moved or {}).items()], data=True)
-  moved = moved or {}
-  run, setup = _described(path, moved)
+    trained = released.open(options, data=True)
+    _check_command(command, path, trained.setup)
+    return trained
+  others = _values(options)
+  moved = {key: others.pop(key) for key in OF_DATA if key in others}
+  run, setup = _described(path, moved, command)
   doing(f"reading the data of {near(run.path)}")
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
@@ -79,33 +113,36 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
     keys = [key for key in OF_DATA if flat(run.config).get(key)]
     if typed or not keys:
       raise
-    options = " ".join(f"{key}=..." for key in keys)
-    raise UserError(f"{error}; where the data have moved, {options} says where to") from error
+    where = " ".join(f"{key}=..." for key in keys)
+    raise UserError(f"{error}; where the data have moved, {where} says where to") from error
   if not same:
     what = typed or f"{path}: the data, or its config.yaml,"
     raise UserError(f"{what} are not those that the run was trained on")
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
   snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)))
-  return TrainedModel(run, setup, spec, snapshot, data)
+  return with_options(TrainedModel(run, setup, spec, snapshot, data), others)
 
 
-def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int = 1) -> TrainedModel:
+def open_alone(
+  path: Path | str, command: str, options: Sequence[str] = (), rows: int = 1
+) -> TrainedModel:
   """Open a run from its folder alone, without its data, for batches of so many rows.
 
   Raises:
-    UserError: there is no run, its task is not of the `kind` (the message then ends with
-      `needed`), it has no checkpoint yet, or a file of its folder is missing or another run's.
+    UserError: there is no run, its task does not have the command, it has no checkpoint yet, or a
+      file of its folder is missing or another run's.
   """
   if (released := source(path)) is not None:
-    return released.open([], data=False)
-  run, setup = _described(path, {}, kind, needed)
+    return released.open(options, data=False)
+  others = _values(options)
+  run, setup = _described(path, {}, command)
   given = setup.task.kept_model(run.path, setup.encoding, setup.size, setup.positions)
   spec = _without_data(run, given)
   # No array of a checkpoint has a shape that depends on the number of steps.
   mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
   compiled = program(spec, setup.training, 1, mesh, lanes)
-  return TrainedModel(run, setup, spec, _restored(run, setup, compiled))
+  return with_options(TrainedModel(run, setup, spec, _restored(run, setup, compiled)), others)
 
 
 def open_beside(path: Path | str, data: Data, mesh: Mesh) -> TrainedModel:
@@ -130,19 +167,35 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
 
 
+def _values(options: Sequence[str]) -> dict[str, Any]:
+  """Return typed options by their names; raise UserError if one has several values."""
+  given = read(options)
+  if several := [each.input_line for each in given if each.is_sweep_override()]:
+    raise UserError(f"{several[0]}: give one value; each command measures one")
+  return {each.key_or_group: each.value() for each in given}
+
+
+def _check_command(command: str, path: Path | str, setup: Setup) -> None:
+  """Raise UserError unless the task of a run has the command."""
+  if command not in (known := ("evaluate", *setup.task.commands)):
+    raise UserError(
+      f"{path} is a run of {setup.config['task']['kind']}, whose commands are {', '.join(known)}; "
+      f"{command} is for other tasks"
+    )
+
+
 def _described(
-  path: Path | str, moved: Mapping[str, Any], kind: type = object, needed: str = ""
+  path: Path | str, moved: Mapping[str, Any], command: str = "evaluate"
 ) -> tuple[Run, Setup]:
-  """Return a run and its setup; raise UserError unless it has a checkpoint and a task of this
-  `kind`.
+  """Return a run and its setup; raise UserError unless it has a checkpoint and a task with the
+  command.
   """
   run = read_run(path)
   for key, value in moved.items():
     section, _, option = key.partition(".")
     run.config[section] = run.config[section] | {option: value}
   setup = Setup.of(run.config)
-  if not isinstance(setup.task, kind):
-    raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
+  _check_command(command, path, setup)
   if not any((run.path / "checkpoints").glob("[0-9]*")):
     why = "it was not trained up to its first evaluation"
     if run.summary is not None:
@@ -205,6 +258,8 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   Raises:
     UserError: an option is none of these, or its value is wrong or does not suit the model.
   """
+  if not options:
+    return trained
   setup, spec = trained.setup, trained.spec
   name = setup.config["encoding"]
   config = {

@@ -16,7 +16,7 @@ from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.models.decoding import Search
-from posexp.tasks.translation import Translation, tokenizers
+from posexp.tasks.translation import tokenizers
 from posexp.training.restore import open_alone
 
 
@@ -25,7 +25,7 @@ def found(tmp_path_factory):
   """A translator, and what it makes of a few texts."""
   path = tmp_path_factory.mktemp("runs") / "run"
   finished.translator(path)
-  opened = open_alone(path, Translation, rows=16)
+  opened = open_alone(path, "translate", rows=16)
   said = LineTranslator(opened, Search(3), 16)(["red blue gray", "pink", "$5$", "gray pink"])
   assert not any(each.cut for each in said)
   return opened, said
@@ -109,10 +109,10 @@ def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
       (path / "summary.json").unlink()
     (path / "run.sha256").unlink(missing_ok=True)  # what is changed here would be told first
     (path / "config.yaml").write_text(config)
-    assert_equal(open_alone(path, Translation).snapshot.state.params, params)
+    assert_equal(open_alone(path, "translate").snapshot.state.params, params)
     (path / "config.yaml").write_text(config.replace(matched, "match: flops"))
     if ended:
-      assert_equal(open_alone(path, Translation).snapshot.state.params, params)
+      assert_equal(open_alone(path, "translate").snapshot.state.params, params)
     else:
       with pytest.raises(UserError, match="has not finished: which d_ff"):
-        open_alone(path, Translation)
+        open_alone(path, "translate")

@@ -1,9 +1,9 @@
 """How far a language model sees: losses by context, in windows, and effective lengths."""
 
 import dataclasses
-import json
 import math
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from flax import nnx
 from order import compilations
 from scipy import stats
 
-from posexp import evaluate
+from posexp import context
 from posexp.analysis.context import Curve
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -86,18 +86,6 @@ def by_hand(trained, start, end):
   filled = np.pad(tokens[:-1], (0, 24 - (end - start)))[None]  # nothing looks ahead
   logits = np.asarray(call(trained.snapshot.model(), jnp.asarray(filled)))[0]
   return -logits[np.arange(end - start), tokens[1:]]
-
-
-@pytest.mark.parametrize(
-  ("count", "message"),
-  [
-    (None, "have as many before them; choose shorter contexts"),
-    (5, "before them, and 5 are asked for; choose fewer positions, or shorter contexts"),
-  ],
-)
-def test_contexts_that_no_target_has(trained, count, message):
-  with pytest.raises(UserError, match=message):
-    windows.drawn(stream(trained), 10**9, count)
 
 
 def test_a_context_is_exact(trained):
@@ -226,7 +214,7 @@ def test_effective_lengths_are_those_of_the_paper(share):
 
 
 def typed(*argv):
-  return evaluate.evaluate(evaluate.arguments(list(map(str, argv))))
+  return order.work(context, *argv)
 
 
 def test_training_measures_contexts_at_its_end(runs):
@@ -245,32 +233,29 @@ def test_training_measures_contexts_at_its_end(runs):
 
 def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
   run = runs["transformer_xl"]
-  found = typed(run, "--context", "4,12", "--memory", "0,8", "--positions", 50)
+  typed(run, "--at", "4,12", "--memory", "0,8", "--positions", 50)
   out = capsys.readouterr().out
   kept = read_context_losses(run, "test")
-  assert [each["name"] for each in found["curves"]] == ["no memory", "memory 8"]
-  assert found["curves"][1]["loss"][12] == pytest.approx(kept.nats[12].mean())
+  assert re.search(rf"memory 8 +12 +{kept.nats[12].mean():.4f} ± ", out)
   assert kept.place.tolist() == windows.drawn(stream(trained), 12, 50).tolist()
   other = read_context_losses(run, "test,model.memory=0")
-  assert found["curves"][0]["loss"][12] == pytest.approx(other.nats[12].mean())
+  assert re.search(rf"no memory +12 +{other.nats[12].mean():.4f} ± ", out)
   assert "gain of a doubling" in out
   assert (run / "figures" / "context-test.png").exists()
-  held = typed(run, "--beyond", 3, "--positions", 32)["scores"][0]
+  typed(run, "--beyond", 3, "--positions", 32)
   assert [*read_context_losses(run, "test").nats] == [8, 11, 16, 23, 24]
   assert "beyond the training length the loss changes by" in capsys.readouterr().out
-  assert {"context/slope", "context/holds_to"} <= held.keys()
-  assert json.dumps(found)
 
 
 def test_runs_have_effective_lengths_where_they_were_measured_alike(runs, tmp_path, capsys):
-  for run in runs.values():
-    typed(run, "--context", "4,8,12,20", "--positions", 40)
+  typed(*runs.values(), "--at", "4,8,12,20", "--positions", 40)
   out = capsys.readouterr().out
   assert "needs 20 positions of 16" in out
   assert [*read_context_losses(runs["learned"], "test").nats] == [4, 8, 12]
-  found = typed(*runs.values(), "--recl")
-  assert {len(each) for each in found.values()} == {3}
-  typed(runs["learned"], "--context", "4,8,12", "--positions", 30)
+  typed(*runs.values(), "--recl")
+  rows = re.findall(r"^(\w+)(?: +(?:≥ )?\d+){3}$", capsys.readouterr().out, re.MULTILINE)
+  assert rows == [*runs]
+  typed(runs["learned"], "--at", "4,8,12", "--positions", 30)
   with pytest.raises(UserError, match="were measured on other targets or texts, or with other "):
     typed(*runs.values(), "--recl")
   kept = read_context_losses(runs["learned"], "test")
@@ -287,21 +272,21 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
     np.savez(file, text="", place=np.arange(3), bytes=np.ones(3, int), **{"4": np.ones(2)})
   else:
     file.write_bytes(damage)
-  with pytest.raises(UserError, match=r"test\.npz is damaged; python -m posexp\.evaluate RUN"):
+  with pytest.raises(UserError, match=r"test\.npz is damaged; python -m posexp\.context RUN"):
     read_context_losses(tmp_path, "test")
 
 
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
-    ("--memory 8", "--memory is for --text or --context"),
-    ("--context 8 --without position", "--without means nothing with --context"),
-    ("--context 8 --window disjoint", "--window means nothing with --context"),
-    ("--positions 8", "--positions is for --context or --beyond"),
+    ("--memory 8", "one of the arguments --at --beyond --recl is required"),
+    ("--at 8 --beyond 2", "argument --beyond: not allowed with argument --at"),
     ("--beyond 1", "--beyond must be at least 2, not 1"),
-    ("--context 0,8", "argument --context: invalid ranges value"),
-    ("--context 8 RUN", "name one run; several are for --recl"),
-    ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
+    ("--at 0,8", "argument --at: invalid ranges value"),
+    ("--recl --memory 8", "--recl compares what was measured, so only --split can be"),
+    ("--at 100000", "a context of 100,000 tokens: only 0 of the "),
+    ("--at 8 --positions 9000", "a context of 8 tokens: only 368 of the 375 targets have as"),
+    ("--at 4 --memory 8", "model.memory=8 would give what the memory holds the"),
     ("--beyond 9000", "a context of 72,000 tokens: only 0 of the "),
     ("--recl", "--recl compares runs with each other: name two or more"),
   ],
@@ -310,8 +295,3 @@ def test_mistakes_are_one_sentence(runs, argv, message):
   with pytest.raises(UserError) as error:
     typed(runs["learned"], *argv.split())
   assert str(error.value).startswith(message)
-
-
-def test_positions_in_the_stream_cannot_have_a_memory(runs):
-  with pytest.raises(UserError, match=r"^model\.memory=8 would give what the memory holds the"):
-    typed(runs["learned"], "--context", "4", "--memory", "8", "--positions", 8)

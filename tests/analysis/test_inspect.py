@@ -14,7 +14,7 @@ import untrained
 from flax import nnx
 from scipy.spatial import distance
 
-from posexp import evaluate, inspect, plotting
+from posexp import inspect, plotting
 from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
@@ -296,17 +296,6 @@ def test_a_language_model_is_looked_into(language_model, monkeypatch, capsys):
   assert "encoder yes decoder yes memory yes" in card
   figure = (language_model / "figures/attention-on-text.svg").read_text()
   assert re.search(r"layer 0: \d+% in the memory", figure)
-
-
-def test_what_a_term_is_worth_to_a_language_model_is_in_bits_per_byte(language_model, capsys):
-  typed = [str(language_model), "--without", "keys", "--split", "validation"]
-  found = evaluate.evaluate(evaluate.arguments(typed))
-  on, (off,) = found["on"], found["off"]
-  assert off["change"] == pytest.approx(off["bits_per_byte"] - on["bits_per_byte"], abs=1e-9)
-  assert off["change"] != 0
-  first, last = capsys.readouterr().out.splitlines()[1::2]
-  assert first.strip().startswith("bits per byte")
-  assert f"{off['change']:+.4f}" in last
 
 
 def test_heads_are_as_far_apart_as_scipy_says():

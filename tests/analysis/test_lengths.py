@@ -1,14 +1,14 @@
-"""`evaluate --lengths`: which lengths are measured, and what is said of them."""
+"""`posexp.lengths`: which lengths are measured, and what is said of them."""
 
 import types
 
 import numpy as np
+import order
 import pytest
 
-from posexp.analysis import lengths
+from posexp import lengths
 from posexp.config.arguments import ranges
 from posexp.errors import UserError
-from posexp.evaluate import arguments
 from posexp.models.positions import Positions
 from posexp.tasks.diagnostic_tasks import Copy
 from posexp.training.evaluation import gathered
@@ -32,28 +32,28 @@ class Forgetful:
 
 
 @pytest.fixture
-def trained(tmp_path):
-  def made(limit=None, task=None):
-    task = task or Copy(examples=20)
-    return types.SimpleNamespace(
+def typed(tmp_path, monkeypatch):
+  """Types the command, for a run whose encoding has so many positions."""
+
+  def typed(asked, limit=None):
+    task = Copy(examples=20)
+    trained = types.SimpleNamespace(
       setup=types.SimpleNamespace(task=task),
-      run=types.SimpleNamespace(path=tmp_path, config={"encoding": "none", "task": {"kind": "x"}}),
+      run=types.SimpleNamespace(path=tmp_path, config={"encoding": "none"}),
       spec=types.SimpleNamespace(
         positions=Positions(), encoding=types.SimpleNamespace(limit=limit)
       ),
       snapshot=Forgetful(),
-      data=task.prepare(tmp_path) if isinstance(task, Copy) else None,
+      data=task.prepare(tmp_path),
     )
+    monkeypatch.setattr("posexp.training.restore.open_for", lambda *_: trained)
+    return order.work(lengths, "RUN", asked)
 
-  return made
-
-
-def typed(*argv):
-  return arguments(["RUN", *argv])
+  return typed
 
 
-def test_each_length_has_its_score_with_the_end_and_without(trained, capsys):
-  found = lengths.evaluate(typed("--lengths", "10:30:10,24"), trained())
+def test_each_length_has_its_score_with_the_end_and_without(typed, capsys):
+  found = typed("10:30:10,24")
   assert [*found["lengths"]] == [10, 20, 24, 30]
   assert [row["exact"]["mean"] for row in found["lengths"].values()] == [1.0, 1.0, 1.0, 0.0]
   assert [row["oracle"]["mean"] for row in found["lengths"].values()] == [1.0] * 4
@@ -63,18 +63,13 @@ def test_each_length_has_its_score_with_the_end_and_without(trained, capsys):
   assert "learned: 100.0 % exact match of validation, of lengths up to 20" in text
 
 
-def test_lengths_that_need_more_positions_than_there_are_are_not_applicable(trained, capsys):
-  found = lengths.evaluate(typed("--lengths", "20,40"), trained(limit=60))
+def test_lengths_that_need_more_positions_than_there_are_are_not_applicable(typed, capsys):
+  found = typed("20,40", limit=60)
   assert [*found["lengths"]] == [20]
   assert "there are 60 positions" in found["not_applicable"][40]
   assert "not applicable" in capsys.readouterr().out
   with pytest.raises(UserError, match="there are 60 positions; choose shorter ones"):
-    lengths.evaluate(typed("--lengths", "40"), trained(limit=60))
-
-
-def test_a_run_of_another_task_is_refused(trained):
-  with pytest.raises(UserError, match="--lengths is for diagnostics of any length"):
-    lengths.evaluate(typed("--lengths", "40"), trained(task="no diagnostic"))
+    typed("40", limit=60)
 
 
 def test_shares_have_wilson_intervals():
@@ -85,10 +80,8 @@ def test_shares_have_wilson_intervals():
   assert [found["low"], found["high"]] == pytest.approx(expected)
 
 
-def test_lengths_are_numbers_and_ranges_with_both_ends():
+def test_lengths_are_numbers_and_ranges_with_both_ends(typed):
   assert ranges("20:100:40,30,5:7") == [5, 6, 7, 20, 30, 60, 100]
   for wrong in ("0", "9:5", "a", "1:9:0", "", "1:2:3:4", "1:1000000000000"):
-    with pytest.raises(UserError, match="--lengths"):
-      typed("--lengths", wrong)
-  with pytest.raises(UserError, match="--grid means nothing with --lengths"):
-    typed("--lengths", "5", "--grid")
+    with pytest.raises(UserError, match=f"^{wrong}: write LENGTHS as 30,60 or from:to:step"):
+      typed(wrong)

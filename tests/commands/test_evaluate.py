@@ -5,17 +5,16 @@ import random
 import re
 import shutil
 
-import fuzz
 import numpy as np
+import order
 import pytest
 from flax import nnx
 from order import compilations
 
 from posexp import evaluate
-from posexp.analysis.ablation import Off, Switches, measure, ratio
+from posexp.analysis.ablation import ratio
 from posexp.config import resolve
 from posexp.config.command_line import compose
-from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.report import arguments as report_arguments
 from posexp.report import report
@@ -55,7 +54,8 @@ def trained(run):
 
 
 def typed(*argv):
-  return evaluate.evaluate(evaluate.arguments(list(map(str, argv))))
+  (found,) = order.work(evaluate, *argv)
+  return found
 
 
 def test_with_everything_on_it_is_what_the_run_measured(run):
@@ -67,73 +67,21 @@ def test_with_everything_on_it_is_what_the_run_measured(run):
   assert typed(run, "--split", "validation")["on"]["accuracy"] == summary["validation/accuracy"]
 
 
-def test_other_options_of_the_encoding_around_the_same_weights(trained):
-  switches = Switches(trained)
-  content = with_options(trained, {"split.attention": "content"})
-  assert content.setup.encoding.attention == "content"
-  (_, without), (on,) = (
-    measure(trained, "test", [None, switches.scale(switches.off(["position"], None, None))]),
-    measure(content, "test", [None]),
-  )
-  assert on["loss"] == pytest.approx(without["loss"], abs=1e-6)
-  assert with_options(content, {"split.attention": "both"}).spec == trained.spec
+def test_without_a_term_is_with_options_that_leave_it_out_and_is_compared_in_pairs(run):
+  found = typed(run, "--without", "position", "--split", "train")
+  on, (off,) = found["on"], found["off"]
+  other = typed("split.attention=content", run, "--split", "train")["on"]
+  assert other["loss"] == pytest.approx(off["loss"], abs=1e-6)
+  assert on["change"] == on["error"] == on["other"] == 0
+  assert off["change"] == pytest.approx(off["accuracy"] - on["accuracy"])
+  assert off["other"] > 0
+  assert off["error"] > 0
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"rpr.k": 2}, "rpr.k: a run of split can be measured with other options of split, and with"),
-    ({"model.d_ff": 2}, "model.d_ff: a run of split can be measured with other options of split"),
-    ({"split.attend": "both"}, "split.attend=both: there is no option split.attend; did you mean"),
-    ({"split.attention": "all"}, "split.attention must be one of both, content, position, not"),
-    (
-      {"split.length": 64},
-      "split.length=64: stack/embed/vector/rows is [512, 8] in the checkpoint and [64, 8] in the m",
-    ),
-    (
-      {"split.attention": "content", "split.norms": "joint", "split.form": "added"},
-      "split.form=added has one stream",
-    ),
-    ({"model.memory": 8}, "model.memory=8 is for language models"),
-    ({"model.window_ends": "relaxed"}, "model.window_ends has no effect without window"),
-  ],
-)
-def test_options_with_which_the_weights_are_of_no_use(trained, options, message):
-  with pytest.raises(UserError, match="^" + re.escape(message)) as refused:
-    with_options(trained, options)
-  assert "\n" not in str(refused.value)
-
-
-def test_without_position_attention_is_that_of_content_alone(trained):
-  model = trained.snapshot.model()
-  batch = next(iter(trained.data.evaluation("test", 16)))
-  positions = np.arange(batch["tokens"].shape[1])[None]
-  kept = Switches(trained).scale(Off(("position",), (0,), (1,)))
-
-  @nnx.jit
-  def weighed(model):
-    attention, x = (
-      model.stack.blocks[0].attention,
-      model.stack.read(batch["tokens"], positions, None),
-    )
-    context = model.stack.blocks[0].context(x)
-    q, k = (attention.heads(each(context)) for each in (attention.query, attention.key))
-    span = model.stack.ready(Span(positions, positions, batch["mask"][:, None]))
-    switched = span.replace(term_scale={term: heads[0] for term, heads in kept.items()})
-    return attention.relation.weights(q, k, switched), q, k
-
-  found, q, k = (np.asarray(each, np.float64) for each in weighed(model))
-  logits = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(8)
-  # Head 1 is left with the even features, which are those of the content.
-  logits[:, 1] = np.einsum("bqd,bkd->bqk", q[:, :, 1, ::2], k[:, :, 1, ::2]) / np.sqrt(8)
-  weights = np.exp(logits - logits.max(-1, keepdims=True)) * batch["mask"][:, None, None]
-  weights /= weights.sum(-1, keepdims=True)
-  np.testing.assert_allclose(found, weights, atol=1e-5)
-
-
-def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, capsys):
+def test_a_grid_is_what_single_evaluations_say_in_one_program(run, tmp_path, capsys):
+  file = tmp_path / "without.parquet"
   with compilations() as counts:
-    grid = typed(run, "--grid")
+    grid = typed(run, "--grid", "--records", file)
   assert counts["predict"] <= 1  # of all switches
   # For either term four heads, two layers, and everywhere.
   assert len(grid["off"]) == 2 * (4 + 2 + 1)
@@ -148,11 +96,6 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
   files = {path.name for path in (run / "figures").iterdir()}
   assert files == {"terms-test.png", "terms-test.svg"}
   assert "without position: layer 1, head 0" in capsys.readouterr().out
-
-
-def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
-  file = tmp_path / "without.parquet"
-  found = typed(run, "--grid", "--records", file)[str(run)]
   kept = {each.settings["without"]: each for each in read_records(file)}
   parts = [
     "",
@@ -160,12 +103,11 @@ def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
     *(f": layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)),
   ]
   assert {"nothing", *(f"content{part}" for part in parts)} <= kept.keys()
-  assert len(kept) == len(found["off"]) + 1
-  assert kept["nothing"].score("test/accuracy") == found["on"]["accuracy"]
-  without = next(row for row in found["off"] if row["terms"] == ("content",))
+  assert len(kept) == len(grid["off"]) + 1
+  assert kept["nothing"].score("test/accuracy") == grid["on"]["accuracy"]
+  without = next(row for row in grid["off"] if row["terms"] == ("content",))
   assert kept["content: layer 0, head 0"].score("test/loss") == without["loss"]
   assert "validation/accuracy" not in kept["nothing"].summary
-  capsys.readouterr()
   report(report_arguments([str(file), "--by", "without", "--no-files"]))
   assert "split without=content: layer 0" in capsys.readouterr().out
 
@@ -176,16 +118,6 @@ def test_that_a_run_has_not_finished_is_said(run, tmp_path, capsys):
   typed(stopped)
   said = "has not finished: this is its best checkpoint so far, of step 30"
   assert said in capsys.readouterr().err
-
-
-def test_a_change_is_counted_in_pairs(trained):
-  switches = Switches(trained)
-  off = switches.off(["content", "position"])
-  on, without = measure(trained, "train", [switches.scale(), switches.scale(off)])
-  assert on["change"] == on["error"] == on["other"] == 0
-  assert without["change"] == pytest.approx(without["accuracy"] - on["accuracy"])
-  assert without["other"] > 0
-  assert without["error"] > 0
 
 
 def test_the_error_of_a_ratio_is_that_of_drawing_the_examples_again():
@@ -210,8 +142,15 @@ def test_the_error_of_a_ratio_is_that_of_drawing_the_examples_again():
     ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
     ("--without position --heads x", "argument --heads: invalid numbers value: 'x'"),
     ("--records without.csv", "--records without.csv: give it the ending .parquet"),
-    ("--records x.parquet --context 8", "--records means nothing with --context"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),
+    ("rpr.k=2", "rpr.k: a run of split can be measured with other options of split, and with"),
+    ("split.attend=both", "split.attend=both: there is no option split.attend; did you mean"),
+    ("split.attention=all", "split.attention must be one of both, content, position, not"),
+    ("split.length=64", "split.length=64: stack/embed/vector/rows is [512, 8] in the checkpoint"),
+    ("split.attention=content split.form=added split.norms=joint", "split.form=added has one "),
+    ("split.length=64,128", "split.length=64,128: give one value; each command measures one"),
+    ("model.memory=8", "model.memory=8 is for language models"),
+    ("model.window_ends=relaxed", "model.window_ends has no effect without window"),
   ],
 )
 def test_mistakes_are_one_sentence(run, argv, message):
@@ -221,13 +160,10 @@ def test_mistakes_are_one_sentence(run, argv, message):
   assert "\n" not in str(error.value)
 
 
-def test_what_is_no_run_or_not_trained_is_one_sentence(run, tmp_path):
+def test_what_is_not_trained_is_one_sentence(run, tmp_path):
   (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
   with pytest.raises(UserError, match="has no checkpoint: it was not trained up to its first"):
     typed(tmp_path)
-  missing = fuzz.typed("evaluate", tmp_path / "none")
-  assert missing.status == 2
-  assert missing.err.startswith("posexp: error: ")
 
 
 def test_a_window_is_what_a_model_without_what_is_beyond_it_sees(trained):

@@ -163,7 +163,7 @@ def test_a_mistake_in_an_encoding_of_ones_own_is_one_sentence(line, message, swe
   assert done.refusal.startswith(message)
 
 
-@pytest.mark.parametrize("name", ["evaluate", "translate", "generate", "parse", "inspect", "check"])
+@pytest.mark.parametrize("name", ["evaluate", "score", "generate", "parse", "inspect", "check"])
 @pytest.mark.parametrize(
   ("typed", "files"),
   [
@@ -180,7 +180,7 @@ def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, f
     command_line.parse([*typed, "encoding=rpr"])
   else:
     module = "parsing.command" if name == "parse" else name
-    importlib.import_module(f"posexp.{module}").arguments(["RUN", *typed])
+    importlib.import_module(f"posexp.{module}").arguments(["RUN", "TEXT", *typed])
   assert loaded == files
   with pytest.raises(UserError, match=r"write a list, plugins=\[a\.py,b\.py\]"):
     command_line.parse(["plugins=", "encoding=rpr"])
@@ -239,7 +239,7 @@ def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monk
   with pytest.raises(UserError, match=r"with plugins=distance\.py"):
     evaluate.evaluate(evaluate.arguments([str(run)]))
   typed = [str(run), "plugins=distance.py", "--without", "distance"]
-  assert evaluate.evaluate(evaluate.arguments(typed))["encoding"] == "distance"
+  assert evaluate.evaluate(evaluate.arguments(typed))[0]["encoding"] == "distance"
 
 
 MINE = """\

@@ -45,7 +45,7 @@ def test_the_header_says_what_is_trained(swept):
 
 def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
   path = swept[1]["cnn"]
-  found = evaluate.evaluate(evaluate.arguments([str(path)]))
+  (found,) = evaluate.evaluate(evaluate.arguments([str(path)]))
   assert found["on"]["accuracy"] == read_run(path).summary["test/accuracy"]
   for flags in (["--grid"], ["--without", "content"]):
     with pytest.raises(UserError, match="terms of attention, which model=cnn does not have"):

@@ -1,7 +1,6 @@
 """A released model in the commands, as a run is: measured, written on with, and trained further."""
 
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import posexp
-from posexp import evaluate, generate
+from posexp import context, evaluate, generate, score
 from posexp.encodings import encoding
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
@@ -70,31 +69,25 @@ def there(tmp_path):
     yield tmp_path
 
 
-def typed(module, *argv):
-  """Runs a command in this process, by what it returns."""
-  work = module.export if module is export else getattr(module, module.__name__.rpartition(".")[2])
-  return work(module.arguments([*map(str, argv)]))
-
-
 def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   (there / "own.txt").write_text(TEXT)
-  found = typed(evaluate, f"hf:{llama}", "--text", "own.txt", "--window", "disjoint")
+  found = order.work(score, f"hf:{llama}", "own.txt", "--window", "disjoint")
   model = posexp.load(f"hf:{llama}")
   ids = np.array([model.tokenizer.encode(TEXT).ids])
   logits = np.asarray(model(ids[:, :-1]))
   nll = jax.nn.logsumexp(logits, -1) - np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
-  np.testing.assert_allclose(found["ways"][0].nats, nll[0], atol=2e-5)
+  np.testing.assert_allclose(found[0].nats, nll[0], atol=2e-5)
   assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
   for other in ("encoding=none", "rope.base=3", "rope.scaling=yarn"):
-    changed = typed(evaluate, f"hf:{llama}", other, "--text", "own.txt", "--window", "disjoint")
-    assert changed["ways"][0].total != found["ways"][0].total
+    changed = order.work(score, f"hf:{llama}", other, "own.txt", "--window", "disjoint")
+    assert changed[0].total != found[0].total
     other = np.asarray(posexp.load(f"hf:{llama}", other)(ids[:, :-1]))
     nll = jax.nn.logsumexp(other, -1) - np.take_along_axis(other, ids[:, 1:, None], -1)[..., 0]
-    np.testing.assert_allclose(changed["ways"][0].nats, nll[0], atol=2e-5)
+    np.testing.assert_allclose(changed[0].nats, nll[0], atol=2e-5)
 
 
 def test_what_is_generated_is_the_likeliest(llama, there, capsys):
-  typed(generate, f"hf:{llama}", "the cat", "--temperature", "0", "--tokens", "5")
+  order.work(generate, f"hf:{llama}", "the cat", "--temperature", "0", "--tokens", "5")
   model = posexp.load(f"hf:{llama}")
   ids = np.array([model.tokenizer.encode("the cat").ids])
   expected = model.tokenizer.decode(np.asarray(model.greedy(ids, 5))[0].tolist())
@@ -105,14 +98,15 @@ def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, cap
   data = ["task=language_modeling", f"task.train={llama.parent / 'text.txt'}", "task.segment=16"]
   data += ["train.batch_size=4"]
   asked = [*data, "--without", "rotated", "--records", "kept.parquet"]
-  (found,) = typed(evaluate, f"hf:{llama}", *asked).values()
+  (found,) = order.work(evaluate, f"hf:{llama}", *asked)
   runs = read_records(Path("kept.parquet"))
   assert {run.settings["init"] for run in runs} == {
     f"hf/{Released.open(f'hf:{llama}').digest()[:12]}"
   }
-  assert math.isfinite(found["off"][0]["bits_per_byte"])
-  assert found["off"][0]["change"] != 0
-  typed(evaluate, f"hf:{llama}", *data, "rope.base=3", "--context", "4,8", "--positions", "32")
+  on, (off,) = found["on"], found["off"]
+  assert off["change"] == pytest.approx(off["bits_per_byte"] - on["bits_per_byte"], abs=1e-9)
+  assert off["change"] != 0
+  order.work(context, f"hf:{llama}", *data, "rope.base=3", "--at", "4,8", "--positions", "32")
   assert "released" in str([*Path("runs").iterdir()])
 
 
@@ -130,12 +124,13 @@ def test_training_goes_on_from_its_weights(llama, there, other):
   row = json.loads((path / "metrics.jsonl").read_text().splitlines()[0])
   assert row["step"] == 0
   if not other:  # at step 0 these are the released weights
-    found = typed(evaluate, f"hf:{llama}", *data, "train.batch_size=4", "--split", "validation")
+    same = [*data, "train.batch_size=4", "--split", "validation"]
+    (found,) = order.work(evaluate, f"hf:{llama}", *same)
     assert found["on"]["loss"] == pytest.approx(row["validation/loss"], rel=1e-4)
-    one = typed(export, path, "one")
+    one = export.export(export.arguments([str(path), "one"]))
     given = [*data, "init=hf:one", "seed=0", "train.steps=0", *TINY[1:], "runs=again"]
     assert order.command(*given).status == 0
-    two = typed(export, order.only("again"), "two")
+    two = export.export(export.arguments([str(order.only("again")), "two"]))
     for file, again in zip(one, two, strict=True):
       assert file.name == again.name
       assert file.name == "README.md" or file.read_bytes() == again.read_bytes()

@@ -9,14 +9,13 @@ import sys
 import fuzz
 import numpy as np
 import pytest
-from order import command, only
+from order import command, only, work
 
-from posexp import evaluate, generate
+from posexp import generate, score
 from posexp.analysis import scoring
 from posexp.data.corpus import kept_vocabulary
 from posexp.models import sampling
 from posexp.runs.predictions import load_predictions
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import open_alone
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
@@ -66,9 +65,7 @@ def say(capsys):
 
   def say(module, *argv):
     capsys.readouterr()
-    found = getattr(module, module.__name__.rpartition(".")[2])(
-      module.arguments([str(each) for each in argv])
-    )
+    found = work(module, *argv)
     out, err = capsys.readouterr()
     return found, out, err
 
@@ -81,8 +78,8 @@ def given(monkeypatch, data):
 
 def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text, say):
   summary = json.loads((trained / "summary.json").read_text())
-  found, out, err = say(evaluate, trained, "--text", home / "test.txt")
-  (costs,) = found["ways"]
+  found, out, err = say(score, trained, home / "test.txt")
+  (costs,) = found
   assert err == ""
   assert f"{len(text.encode()):,} bytes, {len(text):,} characters" in out
   bits = costs.total / math.log(2)
@@ -93,7 +90,7 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
 
 
 def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text, say):
-  model = scoring.reading(open_alone(trained, LanguageModeling), SEGMENT, 0)
+  model = scoring.reading(open_alone(trained, "score"), SEGMENT, 0)
   tokens = np.array(kept_vocabulary(trained).encode(text[:85]))
   disjoint, sliding = (scoring.token_losses(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
   assert disjoint.context.tolist() == [1 + place % SEGMENT for place in range(85)]
@@ -105,12 +102,12 @@ def test_windows_count_every_token_once_with_the_context_that_they_say(trained, 
 
 def test_each_token_is_shown_with_what_it_costs(trained, text, say, monkeypatch):
   given(monkeypatch, text[:80].encode())
-  found, out, err = say(evaluate, trained, "--text", "-", "--per-token", "--memory", 5)
+  found, out, err = say(score, trained, "-", "--per-token", "--memory", 5)
   head, *rows = (line.split("\t") for line in out.splitlines())
   assert head == ["nats", "bits", "context", "token"]
   assert "".join(json.loads(row[3]) for row in rows) == text[:80]
   assert [int(row[2]) for row in rows[:16]] == [*range(1, 9), *range(6, 14)]
-  (costs,) = found["ways"]
+  (costs,) = found
   assert sum(float(row[0]) for row in rows) == pytest.approx(costs.total, abs=1e-2)
   assert sum(float(row[1]) for row in rows) == pytest.approx(costs.total / math.log(2), abs=1e-2)
   assert "memory of 5, segments of 8" in err
@@ -194,26 +191,42 @@ def test_a_character_is_printed_when_it_is_whole(capsys):
     ("generate RUN caty", "the character 'y' (U+0079) is none of the 12"),
     ("generate RUN", "standard input: not valid UTF-8"),
     ("generate nowhere x", "nowhere: there is no such folder"),
-    ("evaluate RUN --text gone.txt", "gone.txt: there is no such file"),
-    ("evaluate RUN --text empty.txt", "empty.txt: the file is empty"),
-    ("evaluate RUN --text binary", "binary, line 1: not valid UTF-8"),
-    ("evaluate RUN --text -", "standard input: not valid UTF-8"),
-    ("evaluate RUN --text test.txt --segment 9999999", "segments of 9999999: segment must"),
-    ("evaluate RUN --text test.txt --segment 1", "--segment must be at least 2, not 1"),
-    ("evaluate RUN --text test.txt --grid", "--grid means nothing with --text"),
-    ("evaluate RUN --text test.txt --per-token --memory 1,2", "--per-token is for one --memory"),
-    (
-      "evaluate RUN --text test.txt --window sliding",
-      "--window is for a model without a memory",
-    ),
-    ("evaluate RUN --per-token", "--per-token is for --text"),
+    ("score RUN gone.txt", "gone.txt: there is no such file"),
+    ("score RUN empty.txt", "empty.txt: the file is empty"),
+    ("score RUN binary", "binary, line 1: not valid UTF-8"),
+    ("score RUN -", "standard input: not valid UTF-8"),
+    ("score RUN test.txt --segment 9999999", "segments of 9999999: segment must"),
+    ("score RUN test.txt --segment 1", "--segment must be at least 2, not 1"),
+    ("score RUN test.txt more.txt", "name RUN and FILE, and options as OPTION=VALUE"),
+    ("score RUN", "the following arguments are required: FILE;"),
+    ("translate RUN a", "is a run of language_modeling, whose commands are evaluate, context, "),
+    ("score RUN test.txt --per-token --memory 1,2", "--per-token is for one --memory"),
+    ("score RUN test.txt --window sliding", "--window is for a model without a memory"),
   ],
 )
 def test_mistakes_are_one_sentence(argv, message, trained, home):
   (home / "empty.txt").write_text(" \n")
   (home / "binary").write_bytes(bytes(range(128, 256)))
   words = argv.replace("RUN", str(trained)).split()
-  assert fuzz.typed(*words, given=b"caf\xe9\n").refusal.startswith(message)
+  assert message in fuzz.typed(*words, given=b"caf\xe9\n").refusal
+
+
+@pytest.mark.parametrize(
+  ("old", "new"),
+  [
+    ("RUN --text test.txt --segment 4", "score RUN test.txt --segment 4"),
+    ("RUN --context=4 --positions 9", "context RUN --at 4 --positions 9"),
+    ("RUN --beyond 2", "context RUN --beyond 2"),
+    ("RUN RUN --recl", "context RUN RUN --recl"),
+    ("RUN --lengths 5:9", "lengths RUN 5:9"),
+  ],
+)
+def test_flags_that_other_commands_have_are_taken_and_told(old, new, trained, home):
+  old, new = (line.replace("RUN", str(trained)).split() for line in (old, new))
+  then, now = fuzz.typed("evaluate", *old), fuzz.typed(*new)
+  said = f"typed in another command now: python -m posexp.{' '.join(new)}\n"
+  assert then[:2] == now[:2]
+  assert then.err.partition(said)[1:] == (said, now.err)
 
 
 def test_bytes_that_no_token_stands_for_count_8_bits_each():

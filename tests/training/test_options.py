@@ -54,12 +54,9 @@ def test_options_that_are_traced_are_not_those_of_the_checkpoint():
   assert other.snapshot.program.carry(3).documents.shape == (3, 6)
 
 
-def differ(name, one, other, **size):
-  specs = [
-    LanguageModelSpec(11, ENCODINGS[name](**options), dataclasses.replace(SIZE, **more))
-    for options, more in ((one, {}), (other, size))
-  ]
-  return difference(*map(shapes, specs))
+def differ(name, one, other):
+  encodings = (ENCODINGS[name](**options) for options in (one, other))
+  return difference(*(shapes(LanguageModelSpec(11, each, SIZE)) for each in encodings))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,3 @@ def test_options_that_no_parameter_knows(name, one, other):
 def test_options_that_parameters_know(name, other, path, there, here):
   said = f"stack/{path} is {there} in the checkpoint and {here} in the model"
   assert differ(name, {}, other) == said
-
-
-def test_no_parameter_knows_the_memory():
-  assert differ("rope", {}, {}, memory=8) is None

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
+import fuzz
 import numpy as np
 import order
 import pytest
@@ -96,6 +97,13 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert all("all of it holds" in each for each in said[:3])
   assert "encoding=distance" in said[3]
   assert "mistakes" in said[4]
+  run = next(outside.glob("runs/first/rpr/*/seed=0"))
+  wrong = fuzz.typed("__main__", "wrong", run, "plugins=first.py").out.splitlines()
+  assert len(wrong) == json.loads((run / "summary.json").read_text())["test/mistakes"]
+  other = fuzz.typed("context", run, "--at", "8", "plugins=first.py").refusal
+  assert other.endswith(
+    "of first, whose commands are evaluate, wrong; context is for other tasks\n"
+  )
   assert "rpr: k=" in said[5]
   assert "beyond, length" in said[6]
   assert_csv(said[7])

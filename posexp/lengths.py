@@ -1,26 +1,47 @@
-"""The accuracy of a trained model of a diagnostic at lengths that the user chooses."""
+"""Measure a model of a diagnostic at other lengths: exact match by the length of the input.
+
+examples:
+  python -m posexp.lengths RUN 20:100:5
+  python -m posexp.lengths RUN 30,60 rope.scaling=ntk rope.factor=4        with other options
+
+Options are those that python -m posexp.evaluate takes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from posexp.config.arguments import Parser, command, ranges
 from posexp.errors import UserError
 from posexp.reporting.text import wrapped
 from posexp.runs.lengths import REACHED, reach
 from posexp.tasks.diagnostic import LEARNED, Diagnostic
-from posexp.training.restore import TrainedModel
+
+if TYPE_CHECKING:
+  from posexp.training.restore import TrainedModel
 
 MEASURES = {"exact": "exact match", "oracle": "but for the end"}
 Row = dict[str, Any]
 
 
-def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --lengths`: print the result.
+def arguments(argv: list[str]) -> argparse.Namespace:
+  """Parse the command line; raise UserError if it cannot be understood."""
+  parser = Parser("lengths", __doc__)
+  args = parser.parse_to_measure(argv, {"lengths": "30,60 or from:to:step"})
+  try:
+    args.lengths = ranges(args.lengths)
+  except (ValueError, argparse.ArgumentTypeError):
+    parser.error(f"{args.lengths}: write LENGTHS as 30,60 or from:to:step")
+  return args
+
+
+def lengths(args: argparse.Namespace) -> dict[str, Any]:
+  """Measure a run at the lengths that were asked for, and print the result.
 
   The examples are drawn for these lengths, the same for every run. The gate depends on the score
   within the lengths of training, which is that of validation.
@@ -29,18 +50,16 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     A row for each length, whether the task was `learned`, and the `reach` among these lengths.
 
   Raises:
-    UserError: the run is not of a diagnostic, or its positions end before all lengths.
+    UserError: the run is of no diagnostic, a length is none of the task's, or the positions end
+      before all lengths.
   """
-  task = trained.setup.task
-  if not isinstance(task, Diagnostic):
-    kind = trained.run.config["task"]["kind"]
-    raise UserError(
-      f"--lengths is for diagnostics of any length; {trained.run.path} is a run of {kind}"
-    )
+  from posexp.training.restore import open_for
+
+  trained = open_for("lengths", args.run, args.options)
   try:
-    task = dataclasses.replace(task, lengths=tuple(args.lengths))
+    task: Any = dataclasses.replace(trained.setup.task, lengths=tuple(args.lengths))
   except ValueError as error:
-    raise UserError(f"--lengths: {error}") from None
+    raise UserError(f"LENGTHS: {error}") from None
   limit = trained.spec.positions.limit(trained.spec.encoding.limit)
   tokens = task.prepare(trained.run.path).tokens
   refused = {
@@ -50,7 +69,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   }
   possible = tuple(length for length in args.lengths if length not in refused)
   if not possible:
-    raise UserError(f"--lengths: {next(iter(refused.values()))}; choose shorter ones")
+    raise UserError(f"LENGTHS: {next(iter(refused.values()))}; choose shorter ones")
   rows = measured(trained, dataclasses.replace(task, lengths=possible))
   within = task.measure(trained.data, trained.snapshot, "validation")["exact_match"]
   result = {
@@ -75,7 +94,7 @@ def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
     found = task.predict(data, trained.snapshot, split)
     for length in data.lengths[split]:
       chosen = found["length"] == length
-      row = {name: share(found[name][chosen]) for name in MEASURES}
+      row: Row = {name: share(found[name][chosen]) for name in MEASURES}
       tokens = int(found["tokens"][chosen].sum())
       row |= {"length": length, "accuracy": float(found["right"][chosen].sum()) / tokens}
       rows.append(row | {"examples": int(chosen.sum()), "chance": data.blind[length]})
@@ -117,3 +136,10 @@ def table(result: dict[str, Any], longest: int) -> str:
 def _interval(found: dict[str, float]) -> str:
   mean, low, high = (f"{100 * found[end]:.1f}" for end in ("mean", "low", "high"))
   return f"{mean} ({low} to {high})"
+
+
+main = command("opening the run", lengths, arguments)
+
+
+if __name__ == "__main__":
+  main()
