@@ -85,6 +85,7 @@ NEUTRAL = {
   "rope.map_shift": (None,),
   "rope.key_shift": (False,),
   "sinusoidal.at": ("input",),
+  "task.anywhere": (False,),
   "task.context_targets": (None,),
   "task.contexts": (None,),
   "task.dates": (0.2,),

@@ -137,7 +137,9 @@ class Recall(Diagnostic):
   """The value of a key: `pairs` of key and value, n fillers, and the key (Arora et al. 2023).
 
   A key may have several `values`, all of which are the answer, in their order. With `queries`, so
-  many different keys are asked for, one after another.
+  many different keys are asked for, one after another. With `anywhere`, the pairs stand at random
+  places among the fillers, so that longer texts have them at places and distances that training
+  has not seen; in front of the fillers, they stand at the same places in texts of any length.
   """
 
   KINDS: ClassVar[int] = 32
@@ -148,6 +150,7 @@ class Recall(Diagnostic):
   pairs: Annotated[int, between(1, 32)] = 4
   values: Annotated[int, between(1, 32)] = 1
   queries: Annotated[int, between(1, 32)] = 1
+  anywhere: bool = False
 
   def __post_init__(self):
     if self.queries > self.pairs:
@@ -171,7 +174,12 @@ class Recall(Diagnostic):
     asked = [random.integers(self.pairs)] if one else random.permutation(self.pairs)[: self.queries]
     fillers = 2 * self.KINDS + random.integers(self.KINDS, size=n)
     pairs = np.concatenate([keys, values], axis=1)
-    return np.concatenate([pairs.ravel(), fillers, keys[asked, 0]]), values[asked].ravel()
+    before = np.zeros(self.pairs, int)  # fillers that stand in front of each pair
+    if self.anywhere:
+      places = random.choice(n + self.pairs, self.pairs, replace=False)
+      before = np.sort(places) - np.arange(self.pairs)
+    text = np.insert(fillers, np.repeat(before, pairs.shape[1]), pairs.ravel())
+    return np.concatenate([text, keys[asked, 0]]), values[asked].ravel()
 
   def chance(self, n):
     return 1 / math.perm(self.pairs * self.values, self.queries * self.values)

@@ -73,6 +73,11 @@ def is_value_of_chain(x, y):
   return y == source
 
 
+def is_recalled_anywhere(x, y, n):
+  """The same with the fillers taken out, which are the symbols from 64 on."""
+  return len(x) == n + 9 and is_recalled(x[x < 64], y, 0)
+
+
 def are_recalled(x, y):
   """Both values of each of two keys, of three."""
   pairs = {key: [*values] for key, *values in x[:9].reshape(3, 3)}
@@ -100,6 +105,7 @@ CASES = {
   ),
   "hints": (diagnostic_tasks.Addition(lengths=(8, 30)), is_hinted_sum),
   "recall": (diagnostic_tasks.Recall(), is_recalled),
+  "recall anywhere": (diagnostic_tasks.Recall(anywhere=True), is_recalled_anywhere),
   "induction": (
     diagnostic_tasks.Induction(),
     lambda x, y, n: len(x) == n + 2 and [y] == [x[1:][x[:-1] == 16]] and x[-1] == 16,
