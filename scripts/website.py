@@ -10,8 +10,10 @@ names those that lead nowhere and what would be loaded from a network.
 
 from __future__ import annotations
 
+import csv
 import html
 import importlib.util
+import json
 import logging
 import re
 import sys
@@ -32,6 +34,10 @@ from posexp.board.suite import Suite
 from posexp.config.help import LINE, paths
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts/bench"))
+from benchmarking import proof, rows, tables  # noqa: E402  # measured tables draw themselves
+
+BENCHMARKS = ROOT / "docs/benchmarks"
 FORMULA = re.compile(r'(?s)<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>')
 SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, or too tall
   r"<m[io]>([a-z]{2,})</m[io]>": r'<mo lspace="0.17em" rspace="0.1em">\1</mo>',
@@ -82,7 +88,46 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: object) -> str:
   """
   if page.file.src_uri in WIDE:
     page.meta["hide"] = ["navigation"]
+  if page.file.src_uri == "benchmarks/README.md":
+    markdown = re.sub(r"\]\((\S+)/\w+\.csv\)", lambda to: f"](#{place(to[1])})", markdown)
+    markdown += "\n## All tables\n\n" + "\n\n".join(measured())
   return re.sub(r"(?m)^```python\n(?=>>>)", "```pycon\n", markdown)
+
+
+def place(folder: str) -> str:
+  """Return the place of a folder's tables on the page of benchmarks."""
+  return f"of-{folder.replace('/', '-')}"
+
+
+def measured() -> Iterator[str]:
+  """Yield the tables of each folder of benchmarks, closed until a reader opens them."""
+  for file in sorted(BENCHMARKS.rglob("*.csv")):
+    if file.name not in DRAWN:
+      continue
+    name = file.parent.relative_to(BENCHMARKS).as_posix()
+    about = file.with_name("about.json")
+    said = json.loads(about.read_text("utf-8")) if about.exists() else {"command": "", "about": []}
+    parts = [f"```\n{said['command']}\n```"] if said["command"] else []
+    parts += [line + "  " for line in said["about"]]
+    for each in DRAWN[file.name](file):
+      parts.append(f"**{each.title}**\n\n{each.format('pipe')}")
+    inside = "\n\n".join(parts)
+    anchor = f'<span id="{place(name)}"></span>'
+    yield f'<details markdown="1"><summary>{name}</summary>{anchor}\n\n{inside}\n\n</details>'
+
+
+def as_it_stands(file: Path) -> Iterator[tables.Table]:
+  """Yield the table of a file whose cells need no form."""
+  with file.open(encoding="utf-8", newline="") as lines:
+    heads, *cells = csv.reader(lines)
+  yield tables.Table(file.stem, heads, cells)
+
+
+DRAWN = {  # files of benchmarks, by name, and what makes tables of them
+  "benchmark.csv": lambda file: tables.tables(rows.read(file)),
+  "check.csv": lambda file: [proof.table(rows.read(file))],
+  "large.csv": as_it_stands,
+}
 
 
 def on_page_content(content: str, **kwargs: object) -> str:
