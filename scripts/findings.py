@@ -10,13 +10,15 @@ that they name are files and folders of docs/findings, and by default those of t
     <!-- setting ARGUMENTS -->    sizes, seeds, hours and devices of the runs
     <!-- board ARGUMENTS | METRIC; ... -->
                                   means of several metrics, a row for each group
+    <!-- grid ARGUMENTS | METRIC -->
+                                  means of one metric, a row for each group, a column for each task
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   the table of a report with its tests, and figures
     <!-- figure ARGUMENTS | TITLE; ... -->
                                   figures alone
     <!-- costs ARGUMENTS -->      parameters, FLOPs, memory and steps' time of that report's groups
-    <!-- tell -->                 what the scores of the page can show
-    <!-- verdicts -->             the verdicts on the page's claims
+    <!-- tell NUMBERS -->         what the scores of these claims can show; by default of all
+    <!-- verdicts NUMBERS -->     the verdicts on these claims; by default on all of the page
     <!-- end -->                  the end of each
 
 Its claims.yaml lists `claims`, for the tables of their verdicts:
@@ -81,7 +83,7 @@ from posexp.runs import Run, scores
 from posexp.runs.records import NAME
 
 BLOCK = re.compile(
-  r"(<!-- (setting|board|report|figure|costs|tell|verdicts|counts|when)(.*?)-->\n)"
+  r"(<!-- (setting|board|grid|report|figure|costs|tell|verdicts|counts|when)(.*?)-->\n)"
   r".*?(<!-- end -->)",
   re.S,
 )
@@ -204,6 +206,22 @@ def _cell(group: Group, key: str, table: Mapping) -> str:
   )
 
 
+def grid(
+  folder: Path, argv: Sequence[str], metrics: Sequence[str], _: dict[str, str]
+) -> Iterator[str]:
+  """Yield a command, and its groups' means of one metric in all tasks as one table."""
+  yield f"```\n{shlex.join([*given(folder, argv)[1], '--metric', metrics[0]])}\n```"
+  tasks = _tasks(folder, argv, metrics[0])
+  labels = dict.fromkeys(group.label for one in tasks for group in one.groups)
+  cells = {
+    (one.task, group.label): _cell(group, metrics[0], scores.measured(one.runs))
+    for one in tasks
+    for group in one.groups
+  }
+  rows = [[label, *(cells.get((one.task, label), MISSING) for one in tasks)] for label in labels]
+  yield tabulated((["", *(one.task for one in tasks)], rows), "pipe")
+
+
 def setting(folder: Path, argv: Sequence[str], *_: object) -> list[str]:
   """Return what was trained and how, as a table: options, seeds, minutes and devices."""
   runs = list({run.path: run for run in runs_of(folder, argv)}.values())  # however often measured
@@ -260,9 +278,11 @@ def device(run: Run) -> str:
   return run.summary["devices"]
 
 
-def tell(folder: Path, *_: object) -> list[str]:
+def tell(folder: Path, numbers: Sequence[str], *_: object) -> list[str]:
   """Return what the scores of a page can show, as a table."""
-  table = tabulate(tell_rows(*judged(folder)), TELLS, "pipe", disable_numparse=True)
+  every, tells = judged(folder)
+  asked = [each for each in tells if not numbers or {*map(int, numbers)} & {*each.said["claims"]}]
+  table = tabulate(tell_rows(every, asked), TELLS, "pipe", disable_numparse=True)
   return ["[How to read these tables](../README.md#how-to-read-a-verdict).", table]
 
 
@@ -270,9 +290,9 @@ def _verdict_row(each: Judged) -> list[str]:
   return [f"{each.said['claim']} ({each.said['source']})", *each.row()]
 
 
-def verdicts(folder: Path, *_: object) -> list[str]:
+def verdicts(folder: Path, numbers: Sequence[str], *_: object) -> list[str]:
   """Return the verdicts on the claims of a page, as a table."""
-  every = judged(folder)[0]
+  every = [each for each in judged(folder)[0] if not numbers or str(each.number) in numbers]
   rows = [[str(each.number), *_verdict_row(each)] for each in every]
   parts = [tabulate(rows, HEADS, "pipe", disable_numparse=True)]
   by_hand: dict[str, list[str]] = {}
@@ -286,6 +306,7 @@ def verdicts(folder: Path, *_: object) -> list[str]:
 BLOCKS = {
   "setting": setting,
   "board": board,
+  "grid": grid,
   "report": reported,
   "figure": pictured,
   "costs": costs,
