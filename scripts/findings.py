@@ -1,7 +1,7 @@
 """Draws the pages of docs/findings again, from the records of their runs.
 
-    python scripts/findings.py            all pages, the overview and the list of claims
-    python scripts/findings.py parsing    this one, the overview and the list of claims
+    python scripts/findings.py            all pages, the overview and the table of claims
+    python scripts/findings.py parsing    this one, the overview and the table of claims
 
 A page is the README.md of a folder with `records.parquet`. What stands in it between two comments
 is written here, and all else by hand. ARGUMENTS are those of `python -m posexp.report`; records
@@ -10,13 +10,15 @@ that they name are files and folders of docs/findings, and by default those of t
     <!-- setting ARGUMENTS -->    sizes, seeds, hours and devices of the runs
     <!-- board ARGUMENTS | METRIC; ... -->
                                   means of several metrics, a row for each group
+    <!-- grid ARGUMENTS | METRIC -->
+                                  means of one metric, a row for each group, a column for each task
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   the table of a report with its tests, and figures
     <!-- figure ARGUMENTS | TITLE; ... -->
                                   figures alone
     <!-- costs ARGUMENTS -->      parameters, FLOPs, memory and steps' time of that report's groups
-    <!-- tell -->                 what the scores of the page can show
-    <!-- verdicts -->             the verdicts on the page's claims
+    <!-- tell NUMBERS -->         what the scores of these claims can show; by default of all
+    <!-- verdicts NUMBERS -->     the verdicts on these claims; by default on all of the page
     <!-- end -->                  the end of each
 
 Its claims.yaml lists `claims`, for the tables of their verdicts:
@@ -47,7 +49,8 @@ claim rests on one of the `scores`:
 `labels` name groups, and `dropped` lists claims of the first edition that are no more: claim, was,
 because.
 
-The overview's table, `<!-- when -->`, is that of findings_overview.py.
+All claims are in claims.csv, and the page on it has a table of their number by verdict,
+`<!-- counts -->`. The overview's table, `<!-- when -->`, is that of findings_overview.py.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import io
 import re
 import shlex
 import sys
@@ -79,11 +83,13 @@ from posexp.runs import Run, scores
 from posexp.runs.records import NAME
 
 BLOCK = re.compile(
-  r"(<!-- (setting|board|report|figure|costs|tell|verdicts|overview|changed|when)(.*?)-->\n)"
+  r"(<!-- (setting|board|grid|report|figure|costs|tell|verdicts|counts|when)(.*?)-->\n)"
   r".*?(<!-- end -->)",
   re.S,
 )
 FRONT = ("README.md", "claims.md")  # pages about all pages
+ALL = "claims.csv"  # beside them
+LISTED = ("page", "claim", "source", "verdict", "effect", "margin", "how sure", "was", "why")
 OPTIONS = (
   "task.name",
   "model.d_model",
@@ -200,6 +206,22 @@ def _cell(group: Group, key: str, table: Mapping) -> str:
   )
 
 
+def grid(
+  folder: Path, argv: Sequence[str], metrics: Sequence[str], _: dict[str, str]
+) -> Iterator[str]:
+  """Yield a command, and its groups' means of one metric in all tasks as one table."""
+  yield f"```\n{shlex.join([*given(folder, argv)[1], '--metric', metrics[0]])}\n```"
+  tasks = _tasks(folder, argv, metrics[0])
+  labels = dict.fromkeys(group.label for one in tasks for group in one.groups)
+  cells = {
+    (one.task, group.label): _cell(group, metrics[0], scores.measured(one.runs))
+    for one in tasks
+    for group in one.groups
+  }
+  rows = [[label, *(cells.get((one.task, label), MISSING) for one in tasks)] for label in labels]
+  yield tabulated((["", *(one.task for one in tasks)], rows), "pipe")
+
+
 def setting(folder: Path, argv: Sequence[str], *_: object) -> list[str]:
   """Return what was trained and how, as a table: options, seeds, minutes and devices."""
   runs = list({run.path: run for run in runs_of(folder, argv)}.values())  # however often measured
@@ -256,9 +278,11 @@ def device(run: Run) -> str:
   return run.summary["devices"]
 
 
-def tell(folder: Path, *_: object) -> list[str]:
+def tell(folder: Path, numbers: Sequence[str], *_: object) -> list[str]:
   """Return what the scores of a page can show, as a table."""
-  table = tabulate(tell_rows(*judged(folder)), TELLS, "pipe", disable_numparse=True)
+  every, tells = judged(folder)
+  asked = [each for each in tells if not numbers or {*map(int, numbers)} & {*each.said["claims"]}]
+  table = tabulate(tell_rows(every, asked), TELLS, "pipe", disable_numparse=True)
   return ["[How to read these tables](../README.md#how-to-read-a-verdict).", table]
 
 
@@ -266,9 +290,9 @@ def _verdict_row(each: Judged) -> list[str]:
   return [f"{each.said['claim']} ({each.said['source']})", *each.row()]
 
 
-def verdicts(folder: Path, *_: object) -> list[str]:
+def verdicts(folder: Path, numbers: Sequence[str], *_: object) -> list[str]:
   """Return the verdicts on the claims of a page, as a table."""
-  every = judged(folder)[0]
+  every = [each for each in judged(folder)[0] if not numbers or str(each.number) in numbers]
   rows = [[str(each.number), *_verdict_row(each)] for each in every]
   parts = [tabulate(rows, HEADS, "pipe", disable_numparse=True)]
   by_hand: dict[str, list[str]] = {}
@@ -282,6 +306,7 @@ def verdicts(folder: Path, *_: object) -> list[str]:
 BLOCKS = {
   "setting": setting,
   "board": board,
+  "grid": grid,
   "report": reported,
   "figure": pictured,
   "costs": costs,
@@ -290,43 +315,40 @@ BLOCKS = {
 }
 
 
-def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
-  """Return all claims with their verdicts and effects, a table for each page."""
-  parts = []
+def listed(found: Mapping[Path, Sequence[Judged]]) -> str:
+  """Return all claims with their verdicts and what these rest on, as CSV."""
+  rows = []
   for folder, every in found.items():
-    rows = [_verdict_row(each) for each in every]
-    parts.append(f"### [{title(folder)}]({folder.name}/README.md)")
-    parts.append(tabulate(rows, HEADS[1:], "pipe", disable_numparse=True))
-  return "\n\n".join(parts)
+    for each in every:
+      _, *cells = each.row()
+      known = [folder.name, each.said["claim"], each.said["source"], each.verdict, *cells]
+      rows.append([*known, each.said.get("was", ""), each.why()])
+    for each in head(folder).dropped:
+      rows.append(
+        [folder.name, each["claim"], "", "dropped", "", "", "", each["was"], each["because"]]
+      )
+  out = io.StringIO()
+  csv.writer(out, lineterminator="\n").writerows([LISTED, *rows])
+  return out.getvalue()
+
+
+def counted(found: Mapping[Path, Sequence[Judged]]) -> str:
+  """Return how many claims of each page have which verdict, as a table."""
+  known = {each.verdict for every in found.values() for each in every}
+  kinds = [kind for kind in findings_claims.VERDICTS if kind in known]
+  rows = []
+  for folder, every in found.items():
+    verdicts = [each.verdict for each in every]
+    counts = map(verdicts.count, kinds)
+    rows.append([f"[{title(folder)}]({folder.name}/README.md)", *counts])
+  rows.append(["**all**", *(sum(column) for column in list(zip(*rows, strict=True))[1:])])
+  return tabulate(rows, ["page", *kinds], "pipe")
 
 
 def title(folder: Path) -> str:
   """Return the title of a page."""
   text = (folder / "README.md").read_text(encoding="utf-8")
   return re.search(r"^# (.*)$", text, re.M)[1]
-
-
-def changed(found: Mapping[Path, Sequence[Judged]]) -> str:
-  """Return the claims of which the verdict is another than in the first edition, as a table."""
-  rows = [
-    [f"[{each.said['claim']}]({folder.name}/README.md)", each.said["was"], each.verdict, each.why()]
-    for folder, judged in found.items()
-    for each in judged
-    if each.said.get("was", each.verdict) != each.verdict
-  ]
-  rows += [
-    [f"[{each['claim']}]({folder.name}/README.md)", each["was"], "dropped", each["because"]]
-    for folder in found
-    for each in head(folder).dropped
-  ]
-  asked = [each for judged in found.values() for each in judged]
-  same = sum(each.said.get("was") == each.verdict for each in asked)
-  new = sum("was" not in each.said for each in asked)
-  text = f"Of {len(asked)} claims, {same} have the verdict that they had, and {new} are new:"
-  counted = {kind: sum(each.verdict == kind for each in asked) for kind in findings_claims.VERDICTS}
-  text += " " + ", ".join(f"{n} *{kind}*" for kind, n in counted.items() if n) + "."
-  table = tabulate(rows, ["claim", "was", "is", "why"], "pipe", disable_numparse=True)
-  return f"{wrapped(text)}\n\n{table}"
 
 
 def front(text: str, folders: Sequence[Path]) -> str:
@@ -337,8 +359,7 @@ def front(text: str, folders: Sequence[Path]) -> str:
   """
   found = {folder: judged(folder)[0] for folder in folders}
   tables = {
-    "overview": lambda: overview(found),
-    "changed": lambda: changed(found),
+    "counts": lambda: counted(found),
     "when": findings_overview.when,
   }
   return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]]()}\n\n{part[4]}", text)
@@ -364,6 +385,8 @@ def main(names: Sequence[str]) -> None:
   for name in FRONT:
     file = findings_claims.HERE / name
     storage.write(file, front(file.read_text("utf-8"), folders))
+  found = {folder: judged(folder)[0] for folder in folders}
+  storage.write(findings_claims.HERE / ALL, listed(found))
 
 
 if __name__ == "__main__":

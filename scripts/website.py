@@ -10,8 +10,10 @@ names those that lead nowhere and what would be loaded from a network.
 
 from __future__ import annotations
 
+import csv
 import html
 import importlib.util
+import json
 import logging
 import re
 import sys
@@ -30,8 +32,13 @@ from posexp.board import page as leaderboard
 from posexp.board.standings import boards, of_folder
 from posexp.board.suite import Suite
 from posexp.config.help import LINE, paths
+from posexp.reporting import page as report
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts/bench"))
+from benchmarking import proof, rows, tables  # noqa: E402  # measured tables draw themselves
+
+BENCHMARKS = ROOT / "docs/benchmarks"
 FORMULA = re.compile(r'(?s)<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>')
 SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, or too tall
   r"<m[io]>([a-z]{2,})</m[io]>": r'<mo lspace="0.17em" rspace="0.1em">\1</mo>',
@@ -49,6 +56,19 @@ GROUPS = {
   "experiment": "Experiments",
 }
 FONT = "fonts/STIXTwoMath-Regular.ttf"
+SEARCH = """
+for (const part of document.querySelectorAll(".searched")) {
+  const [box, table] = [document.createElement("input"), part.querySelector("table")];
+  Object.assign(box, { type: "search", placeholder: "words of a claim, a page or a verdict" });
+  box.oninput = () => {
+    const words = box.value.toLowerCase().split(/\\s+/);
+    for (const row of table.tBodies[0].rows)
+      row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  };
+  part.before(box);
+  sortable(table);
+}
+"""
 BEGIN = """# All options
 
 Each option with its default and what it sets, made of the files in `configs/` whenever these pages
@@ -69,6 +89,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   tracks = boards(suite, of_folder(ROOT / "docs/leaderboard/records", suite))
   made = leaderboard.page(tracks)
   files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
+  files.append(File.generated(config, "assets/tables.js", content=sorting()))
   package = importlib.util.find_spec("ziamath")
   font = Path(package.submodule_search_locations[0], FONT)
   files.append(File.generated(config, f"assets/{FONT}", abs_src_path=str(font)))
@@ -82,7 +103,69 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: object) -> str:
   """
   if page.file.src_uri in WIDE:
     page.meta["hide"] = ["navigation"]
+  if page.file.src_uri == "benchmarks/README.md":
+    markdown = re.sub(r"\]\((\S+)/\w+\.csv\)", lambda to: f"](#{place(to[1])})", markdown)
+    markdown += "\n## All tables\n\n" + "\n\n".join(measured())
+  if page.file.src_uri == "findings/claims.md":
+    markdown += f"\n\n{claims()}\n"
   return re.sub(r"(?m)^```python\n(?=>>>)", "```pycon\n", markdown)
+
+
+def place(folder: str) -> str:
+  """Return the place of a folder's tables on the page of benchmarks."""
+  return f"of-{folder.replace('/', '-')}"
+
+
+def measured() -> Iterator[str]:
+  """Yield the tables of each folder of benchmarks, closed until a reader opens them."""
+  for file in sorted(BENCHMARKS.rglob("*.csv")):
+    if file.name not in DRAWN:
+      continue
+    name = file.parent.relative_to(BENCHMARKS).as_posix()
+    about = file.with_name("about.json")
+    said = json.loads(about.read_text("utf-8")) if about.exists() else {"command": "", "about": []}
+    parts = [f"```\n{said['command']}\n```"] if said["command"] else []
+    parts += [line + "  " for line in said["about"]]
+    for each in DRAWN[file.name](file):
+      parts.append(f"**{each.title}**\n\n{each.format('pipe')}")
+    inside = "\n\n".join(parts)
+    anchor = f'<span id="{place(name)}"></span>'
+    yield f'<details markdown="1"><summary>{name}</summary>{anchor}\n\n{inside}\n\n</details>'
+
+
+def claims() -> str:
+  """Return the table of all claims, which a script beside it sorts and searches."""
+  heads = ("claim", "page", "verdict", "effect", "margin", "how sure")
+  lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+  with (ROOT / "docs/findings/claims.csv").open(encoding="utf-8", newline="") as file:
+    for row in csv.DictReader(file):
+      claim = f"{row['claim']} ({row['source']})" if row["source"] else row["claim"]
+      link = f"[{row['page'].replace('_', ' ')}]({row['page']}/README.md)"
+      cells = [escaped(claim), link, *(escaped(row[head]) for head in heads[2:])]
+      lines.append(f"| {' | '.join(cells)} |")
+  table = "\n".join(lines)
+  script = '<script src="../assets/tables.js"></script>'
+  return f'<div class="searched" markdown="1">\n\n{table}\n\n</div>\n\n{script}'
+
+
+def sorting() -> str:
+  """Return the script of tables, which are sorted as those of a report."""
+  script = Path(report.__file__).with_name("page.js").read_text("utf-8")
+  return re.search(r"(?ms)^function sortable.*?^}$", script)[0] + SEARCH
+
+
+def as_it_stands(file: Path) -> Iterator[tables.Table]:
+  """Yield the table of a file whose cells need no form."""
+  with file.open(encoding="utf-8", newline="") as lines:
+    heads, *cells = csv.reader(lines)
+  yield tables.Table(file.stem, heads, cells)
+
+
+DRAWN = {  # files of benchmarks, by name, and what makes tables of them
+  "benchmark.csv": lambda file: tables.tables(rows.read(file)),
+  "check.csv": lambda file: [proof.table(rows.read(file))],
+  "large.csv": as_it_stands,
+}
 
 
 def on_page_content(content: str, **kwargs: object) -> str:

@@ -1,7 +1,7 @@
 """Random bits for dropout, at a fraction of the cost of Threefry.
 
 JAX's own bits come from a cipher of 20 rounds. On a CPU they take 8 to 17 % of the CPU time of a
-small model's training step and 40 to 48 % of the CPU time of compiling it (docs/cost.md). Masks
+small model's training step and 40 to 48 % of the CPU time of compiling it (docs/benchmarks). Masks
 need less: each must be fair, and the masks of one run must be unrelated.
 """
 

@@ -131,7 +131,7 @@ def benchmark(
     for found in measure(groups, peer, args.rounds, args.seconds, failed):
       rows += found
       print("\n".join(map(tables.line, found)), flush=True)
-      output.write_tables(args.out, rows, about)
+      output.write_rows(args.out, rows, about)
   except Stopped:
     stopped = True
   finally:

@@ -132,11 +132,7 @@ def check(folder: Path, encodings: Iterable[str], lengths: Sequence[int]) -> dic
   for row in proof.check(encodings, lengths):
     found.append(row)
     print(f"  {proof.label(row)}: {row['equal']}", flush=True)
-    parts = ["# Kernels of attention against the definition", proof.table(found).markdown()]
-    without = [proof.label(each) for each in found if each["equal"] == "no kernel"]
-    parts += [f"Without a kernel: {'; '.join(without)}."] if without else []
-    csv = rows.as_csv(found, proof.COLUMNS)
-    output.write(folder, {"check.csv": csv, "check.md": "\n\n".join(parts) + "\n"})
+    output.write(folder, {"check.csv": rows.as_csv(found, proof.COLUMNS)})
   return {proof.label(row): row["reason"] for row in found if row["equal"] == "no"}
 
 
@@ -165,7 +161,7 @@ def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Ite
   if checks:
     compared = [row["equal"] for row in checks if row["length"]]
     equal = compared.count("yes")
-    yield f"[check](check/check.md): {equal} of {len(compared)} comparisons are equal"
+    yield f"[check](check/check.csv): {equal} of {len(compared)} comparisons are equal"
   peaks: dict[str, float] = {}
   for folder, found in measured.items():
     for row in found:
@@ -176,7 +172,7 @@ def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Ite
       )
       best = max(own, key=lambda row: row[by])
       where = f"{best['label']}, {best['dtype']}, d_model {best['d_model']}, L={best['length']}"
-      yield f"[{folder}]({folder}/benchmark.md): at the best {form.format(best[by])} ({where})"
+      yield f"[{folder}]({folder}/benchmark.csv): at the best {form.format(best[by])} ({where})"
   if peaks:
     reached = ", ".join(f"{peak:,.3g} TFLOP/s in {dtype}" for dtype, peak in peaks.items())
     makers = PEAKS.get(name)

@@ -165,17 +165,10 @@ def main(argv: list[str]) -> None:
     f"python scripts/bench/large.py --pairs {args.pairs} --bytes {args.bytes} --out {args.out}"
   )
   about = output.about(command, notes)
-  table = tabulate(
-    [translation(args.pairs), language_model(args.bytes)],
-    COLUMNS,
-    "pipe",
-    disable_numparse=True,
-    colalign=["left", *["right"] * (len(COLUMNS) - 1)],
-  )
-  parts = ["# Large data", f"```\n{about[0]}\n```", "\n".join(f"- {each}" for each in about[1:])]
-  text = "\n\n".join([*parts, table]) + "\n"
-  output.write(args.out, {"benchmark.md": text})
-  print(text)
+  found = [translation(args.pairs), language_model(args.bytes)]
+  rows = [dict(zip(COLUMNS, each, strict=True)) for each in found]
+  output.write_rows(args.out, rows, about, "large", COLUMNS)
+  print(tabulate(found, COLUMNS, disable_numparse=True))
 
 
 if __name__ == "__main__":

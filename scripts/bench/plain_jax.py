@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from benchmarking import output, programs
 from benchmarking.cases import Case, encodings
 from benchmarking.measure import CEILING
-from benchmarking.rows import Row, as_csv, row
-from benchmarking.tables import Table, number, ratio
+from benchmarking.rows import Row, row
+from benchmarking.tables import ratio
 from benchmarking.timing import rounds
 
 from posexp.config.arguments import Parser, names, run
@@ -144,20 +144,10 @@ def measured(size: str, count: int, seconds: float) -> Iterator[list[Row]]:
     found = []
     for key, each in ready.items():
       made = row(case, each.facts, spent[key], (case, spent["as it is"]), ceiling)
-      found.append(made | {"label": key, "against": "as it is"})
+      named = {"group": f"{case.title}, {case.name}", "label": key, "against": "as it is"}
+      found.append(made | named)
       print(f"  {key}: {ratio(made)}, by CPU time {made['cpu_ratio']:.2f}", flush=True)
     yield found
-
-
-def table(rows: list[Row]) -> Table:
-  """Return one group as a table."""
-  heads = [rows[0]["encoding"], "time", "CPU time", "temporaries MiB", "compile s"]
-  cells = [
-    [each["label"], ratio(each), f"{each['cpu_ratio']:.2f}"]
-    + [number(each[fact]) for fact in ("temporaries_mib", "compile_s")]
-    for each in rows
-  ]
-  return Table(rows[0]["group"], heads, cells)
 
 
 def main() -> None:
@@ -170,28 +160,14 @@ def main() -> None:
     jax.config.update("jax_enable_compilation_cache", False)  # compiling is timed
     output.check_writable(args.out)
     about = output.about(command, [])
-    found: list[list[Row]] = []
+    found: list[Row] = []
     for size in args.sizes:
       for rows in measured(size, args.rounds, args.seconds):
-        found.append(rows)
-        write(args.out, about, found)
-    print(f"\nin {args.out}: plain.md, plain.csv")
+        found += rows
+        output.write_rows(args.out, found, about)
+    print(f"\nin {args.out}: {output.NAME}.csv, {output.ABOUT}")
 
   run(work)
-
-
-def write(folder: Path, about: list[str], found: list[list[Row]]) -> None:
-  """Write the table and every column of what was measured so far."""
-  head = ["# Why is this not plain JAX?", f"```\n{about[0]}\n```"]
-  head.append("\n".join(f"- {line}" for line in about[1:]))
-  head.append(
-    "Each row is a training step with one part left to plain JAX, beside the step as it is: the "
-    "ratio of their times in alternating rounds, the median with the quartiles. A ratio above 1 is "
-    "what the part saves."
-  )
-  text = "\n\n".join([*head, *(table(rows).markdown() for rows in found)]) + "\n"
-  everything = as_csv([each for rows in found for each in rows])
-  output.write(folder, {"plain.md": text, "plain.csv": everything})
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:

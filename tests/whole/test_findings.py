@@ -1,5 +1,6 @@
 """The published findings are what the records of their runs say."""
 
+import csv
 import re
 
 import claims
@@ -80,6 +81,8 @@ def test_the_overview_is_that_of_all_pages():
   for name in findings.FRONT:
     text = (here / name).read_text(encoding="utf-8")
     assert findings.front(text, PAGES) == text
+  found = {folder: findings.judged(folder)[0] for folder in PAGES}
+  assert findings.listed(found) == (here / findings.ALL).read_text(encoding="utf-8")
   files = list(here.glob("*/*.parquet"))
   assert sum(path.stat().st_size for path in files) < 5_000_000
 
@@ -101,8 +104,7 @@ def page(tmp_path, monkeypatch):
   folder = tmp_path / "findings" / "mine"
   write_records(folder / NAME, runs)
   monkeypatch.setattr(findings_claims, "HERE", folder.parent)
-  blocks = "<!-- overview -->\n<!-- end -->\n<!-- changed -->\n<!-- end -->\n"
-  (folder.parent / "claims.md").write_text(blocks)
+  (folder.parent / "claims.md").write_text("<!-- counts -->\n<!-- end -->\n")
   (folder.parent / "README.md").write_text("Mine")
 
   def filled(**filling):
@@ -127,13 +129,12 @@ def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
   assert re.search(r"\| accuracy; claims 1 \| yes +\| 53.33 \(none\) to 100.00 .*\+33.33 \(", text)
   said = r"\| Order matters \(a book\) +\| \*\*holds\*\* +\| \+33.33 \("
   assert re.search(said, text)
-  listed = (folder.parent / "claims.md").read_text()
-  assert "[A page](mine/README.md)" in listed
-  assert re.search(said, listed)
-  change = (
-    r"\(mine/README\.md\) +\| cannot be told +\| holds +\| the interval leaves a higher score"
-  )
-  assert re.search(change, listed)
+  counts = (folder.parent / "claims.md").read_text()
+  assert re.search(r"\| \[A page\]\(mine/README.md\) +\| +1 \|", counts)
+  (listed,) = csv.DictReader((folder.parent / findings.ALL).open(encoding="utf-8"))
+  assert (listed["page"], listed["claim"], listed["verdict"]) == ("mine", "Order matters", "holds")
+  assert listed["was"] == "cannot be told"
+  assert listed["why"].startswith("the interval leaves a higher score")
   findings.main(["mine"])
   assert (folder / "README.md").read_text() == text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Sequence
@@ -11,13 +12,13 @@ from pathlib import Path
 
 import jax
 
-from benchmarking import figure, rows, tables
+from benchmarking import figure, rows
 from benchmarking.rows import Row
 from posexp import plotting, storage
 from posexp.data.side_by_side import cores
 from posexp.errors import writing
 
-NAME = "benchmark"
+NAME, ABOUT = "benchmark", "about.json"
 PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -56,16 +57,19 @@ def check_writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> None:
-  """Both tables, of what was measured so far; UserError if the folder cannot be written."""
+def write_rows(
+  folder: Path,
+  found: Sequence[Row],
+  about: Sequence[str],
+  name: str = NAME,
+  columns: Sequence[str] = rows.COLUMNS,
+) -> None:
+  """Write what was measured so far, and beside it what no row says: the command, the machine, the
+  versions; UserError if the folder cannot be written.
+  """
   command, *others = about
-  parts = [
-    "# What encodings cost",
-    f"```\n{command}\n```",
-    "\n".join(f"- {each}" for each in others),
-    *(table.markdown() for table in tables.tables(found)),
-  ]
-  write(folder, {f"{NAME}.csv": rows.as_csv(found), f"{NAME}.md": "\n\n".join(parts) + "\n"})
+  said = json.dumps({"command": command, "about": others}, indent=2, ensure_ascii=False)
+  write(folder, {f"{name}.csv": rows.as_csv(found, columns), ABOUT: f"{said}\n"})
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:
@@ -77,7 +81,7 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 
 def draw(folder: Path, found: Sequence[Row]) -> list[str]:
   """Draw the figure, if there are several lengths; return the names of all files."""
-  names = [f"{NAME}.md", f"{NAME}.csv"]
+  names = [f"{NAME}.csv", ABOUT]
   drawn = figure.cost(found, device())
   if drawn is not None:
     names += [path.name for path in plotting.save(drawn, folder, "cost-by-length")]

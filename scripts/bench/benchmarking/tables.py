@@ -1,4 +1,4 @@
-"""Rows as tables: for a terminal and in Markdown, the cheapest first."""
+"""Rows as tables, the cheapest first."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ class Table(NamedTuple):
 
   def terminal(self) -> str:
     return f"{self.title}\n{self.format('plain')}"
-
-  def markdown(self) -> str:
-    return f"## {self.title}\n\n{self.format('pipe')}"
 
 
 def number(value: object) -> str:

@@ -11,7 +11,7 @@ import pytest
 from benchmarking import cases, programs, tables, timing
 from benchmarking.cases import Case
 from benchmarking.peers import X_TRANSFORMERS, Way, request
-from benchmarking.rows import COLUMNS
+from benchmarking.rows import COLUMNS, read
 from benchmarking.timing import Spent
 
 from posexp.encodings import ENCODINGS
@@ -72,17 +72,14 @@ def test_the_tables_say_the_same(measured):
   assert list(kept[0]) == list(COLUMNS)
   assert [each["label"] for each in kept] == [each["label"] for each in rows]
   assert [float(each["ratio"]) for each in kept] == [each["ratio"] for each in rows]
-  text = (out / "benchmark.md").read_text(encoding="utf-8")
-  assert "the command" in text
-  assert f"jax {jax.__version__}" in text
-  for section in text.split("## ")[1:]:
-    title, _, table = section.partition("\n\n")
-    lines = [line.split("|")[1:-1] for line in table.splitlines() if line[:1] == "|"]
-    lines = [[cell.strip() for cell in line] for line in lines]
-    found = [each for each in kept if each["group"] == title]
+  about = json.loads((out / "about.json").read_text("utf-8"))
+  assert about["command"] == "the command"
+  assert any(f"jax {jax.__version__}" in line for line in about["about"])
+  for table in tables.tables(read(out / "benchmark.csv")):
+    found = [each for each in kept if each["group"] == table.title]
     ranked = sorted(found, key=lambda each: float(each["ratio"]))
-    assert [line[0] for line in lines[2:]] == [each["label"] for each in ranked]
-    assert [line[1].split()[0] for line in lines[2:]] == [
+    assert [line[0] for line in table.rows] == [each["label"] for each in ranked]
+    assert [line[1].split()[0] for line in table.rows] == [
       f"{float(each['ratio']):.2f}" for each in ranked
     ]
   for end in ("png", "svg"):
@@ -331,12 +328,11 @@ def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
     500,
     "x-transformers compiled",
   )
-  text = (tmp_path / "benchmark.md").read_text()
   ours = next(each for each in rows if each["label"] == "t5")
   theirs = next(each for each in rows if each["label"] == "t5 x-transformers eager")
   times, cpu = (theirs[name] / ours[name] for name in ("ratio", "cpu_ratio"))
-  assert f"{times:.2f} × (by CPU time {cpu:.2f})" in text
-  assert "against x-transformers 0" in text
+  assert f"{times:.2f} × (by CPU time {cpu:.2f})" in said
+  assert "against x-transformers 0" in (tmp_path / "about.json").read_text()
 
 
 def test_a_peer_that_is_not_there_is_told_in_a_sentence(tmp_path):
