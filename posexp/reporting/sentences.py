@@ -14,6 +14,7 @@ from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs.metrics import Score, score
 from posexp.runs.scores import by_part
+from posexp.runs.trained import MORE
 
 VERBS = {  # how a group compares with the baseline
   "better": "beats",
@@ -58,7 +59,25 @@ def answer(results: Results) -> str:
     found += f", on unequal terms: groups differ in {listed(results.unequal)}"
   missing = [group.label for group in results.groups if not group.estimate.n]
   without = f" Without a mean: {listed(missing)}." if missing else ""
-  return f"{found}.{against}{without}"
+  speed = f" {training(results)}" if results.cut_short(results.runs) else ""
+  return f"{found}.{against}{without}{speed}"
+
+
+def training(results: Results) -> str:
+  """Return how many runs were not trained to their end; "" if all were."""
+  every = [*results.trained.values()]
+  counts = {
+    "still improving at the last evaluation": sum(each.improving for each in every),
+    "never out of warmup": sum(each.rising for each in every),
+    "no better on the training set than by guessing": sum(each.at_chance for each in every),
+  }
+  if not any(counts.values()):
+    return ""
+  said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+  speed = ": this ranks speed, not encodings" if results.cut_short(results.runs) else ""
+  more = max(each.steps for each in every) * MORE
+  advice = f"; more steps tell more, as train.steps={more} without train.epochs" if speed else ""
+  return f"Of {counted(len(every), 'run')}, {said}{speed}{advice}."
 
 
 def learned(group: Group, none: str = "") -> str:
@@ -125,7 +144,9 @@ def method(results: Results) -> str:
     rule = f"{results.rule}; " if results.rule else ""
     text += f" Differences to {results.baseline.label} ({rule}--baseline names another group)"
     if not results.tested:
-      return f"{text} without a test, for want of seeds."
+      short = results.cut_short(results.runs)
+      why = "as most runs were cut short" if short else "for want of seeds"
+      return f"{text} without a test, {why}."
     tests = len(results.tested)
     pairs = sum(group.difference.contrast.paired for group in results.tested)
     which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
@@ -147,6 +168,8 @@ def missing(results: Results, what: str) -> str:
 def notes(results: Results) -> Iterator[str]:
   """Yield what a reader of the numbers must know: what is missing, mixed, or not alike."""
   base = results.baseline
+  if said := training(results):
+    yield said
   for group in results.groups:
     if group.mixed:
       parts = []

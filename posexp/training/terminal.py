@@ -15,6 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posexp.config import show_options
 from posexp.errors import near, printable
 from posexp.runs.metrics import declared, score
+from posexp.runs.trained import Trained
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.tasks.results import metric_of
@@ -143,6 +144,12 @@ def trial(summary: Mapping[str, Any]) -> Iterator[str]:
     if key.startswith("validation/"):
       of = score(key, declared([summary]))
       yield f"{of.title:<36}{value:>12{of.metric.format}}"
+
+
+def trained(summary: Mapping[str, Any]) -> None:
+  """Print how far a run was trained."""
+  if "trained" in summary:
+    log.info("%s", f"{'trained':<9} {Trained(**summary['trained']).said()}")
 
 
 def result(lines: Iterable[str]) -> None:
