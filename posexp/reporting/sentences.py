@@ -14,7 +14,6 @@ from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs.metrics import Score, score
 from posexp.runs.scores import by_part
-from posexp.runs.trained import MORE
 
 VERBS = {  # how a group compares with the baseline
   "better": "beats",
@@ -67,17 +66,18 @@ def training(results: Results) -> str:
   """Return how many runs were not trained to their end; "" if all were."""
   every = [*results.trained.values()]
   counts = {
-    "still improving at the last evaluation": sum(each.improving for each in every),
-    "never out of warmup": sum(each.rising for each in every),
-    "no better on the training set than by guessing": sum(each.at_chance for each in every),
+    "still improved at the last evaluation": sum(each.improving for each in every),
+    "never left warmup": sum(each.rising for each in every),
+    "learned the training set no better than by guessing": sum(each.at_chance for each in every),
   }
-  if not any(counts.values()):
+  said = [f"{count} {what}" for what, count in counts.items() if count]
+  if not said:
     return ""
-  said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-  speed = ": this ranks speed, not encodings" if results.cut_short(results.runs) else ""
-  more = max(each.steps for each in every) * MORE
-  advice = f"; more steps tell more, as train.steps={more} without train.epochs" if speed else ""
-  return f"Of {counted(len(every), 'run')}, {said}{speed}{advice}."
+  speed = ""
+  if results.cut_short(results.runs):
+    more = max(every, key=lambda each: each.steps).more()
+    speed = f": this ranks speed, not encodings; add {more}"
+  return f"Of {counted(len(every), 'run')}, {', '.join(said)}{speed}."
 
 
 def learned(group: Group, none: str = "") -> str:

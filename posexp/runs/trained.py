@@ -3,6 +3,7 @@ change its results."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -24,10 +25,16 @@ class Trained(NamedTuple):
   fell: float  # the validation loss in the last quarter of the steps, as a share of guessing's
   loss: float | None  # of training, since the evaluation before the last one
   chance: float | None  # the loss of guessing by the shares of answers in the training set
+  epochs: int | None  # that were asked for; None where steps were
 
   @classmethod
   def of(
-    cls, history: Sequence[Mapping[str, Any]], best: int, warmup: int, chance: float | None
+    cls,
+    history: Sequence[Mapping[str, Any]],
+    best: int,
+    warmup: int,
+    chance: float | None,
+    epochs: int | None,
   ) -> Self | None:
     """Return how far the rows of metrics show a run to be; None if they show no training."""
     rows = [row for row in history if row["step"]]
@@ -42,7 +49,7 @@ class Trained(NamedTuple):
     since = [row["step"] for row in evaluated[:-1]][-1:] or [0]
     recent = [row["train/loss"] for row in rows if row["step"] > since[0] and "train/loss" in row]
     loss = sum(recent) / len(recent) if recent else None
-    return cls(steps, warmup, best, fell, loss, chance)
+    return cls(steps, warmup, best, fell, loss, chance, epochs)
 
   @property
   def rising(self) -> bool:
@@ -80,21 +87,25 @@ class Trained(NamedTuple):
     return "; ".join(parts)
 
   def lacking(self) -> str:
-    """Return what is wrong with the training, and options that may mend it; "" if nothing is."""
+    """Return what is wrong with the training, and how to mend it; "" if nothing is."""
     found = ["loss at chance"] * self.at_chance + ["warmup not over"] * self.rising
     found += ["still improving"] * self.improving
-    if not found:
-      return ""
+    said = f"{counted(self.steps, 'step')}, {', '.join(found)}; add {self.more()}"
+    return said if found else ""
+
+  def more(self) -> str:
+    """Return options for a longer training, to be added to a command."""
     steps = max(ENOUGH, MORE * self.steps)
-    return (
-      f"{counted(self.steps, 'step')}, {', '.join(found)}; train.steps={steps} "
-      f"train.warmup={steps // 10}, without train.epochs, trains more"
-    )
+    epochs = math.ceil(steps * (self.epochs or 0) / self.steps)
+    longer = f"epochs={epochs}" if epochs else f"steps={steps}"
+    return f"train.{longer} train.warmup={steps // 10}"
 
 
 def trained(run: Run) -> Trained | None:
   """Return how far a finished run was trained; of one of an earlier version by its rows."""
   if "trained" in run.summary:
     return Trained(**run.summary["trained"])
-  best, warmup = run.summary.get("step", 0), run.settings.get("train.warmup") or 0
-  return Trained.of(run.history, best, warmup, None)
+  given = run.settings.get
+  epochs = None if given("train.steps") else given("train.epochs")
+  best, warmup = run.summary.get("step", 0), given("train.warmup") or 0
+  return Trained.of(run.history, best, warmup, None, epochs)

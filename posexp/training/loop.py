@@ -216,8 +216,9 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  warmup = job.setup.training.warmup_of(job.rhythm.steps)
-  if found := Trained.of(run.history, summary["step"], warmup, data.chance):
+  given = job.setup.training
+  warmup, epochs = given.warmup_of(job.rhythm.steps), given.epochs if given.steps is None else None
+  if found := Trained.of(run.history, summary["step"], warmup, data.chance, epochs):
     summary["trained"] = found._asdict()
   if not job.setup.config.get("trial"):
     doing(f"testing on {data.sizes['test']:,} {data.item}s")
