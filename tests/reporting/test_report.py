@@ -119,8 +119,8 @@ SAID = [
     "finished, at step 20).", "| rpr | 4 | 92.50 |", "n = 4 and 6."], []),
   (of(TWO, **OWN), "", ["test gap by encoding sinusoidal is first of 2 groups with 0.8 ±"], []),
   (of(TWO, **{"train.warmup": 100}), "", ["Against sinusoidal: 1 not tested. Of 12 runs, 12 never "
-    "left warmup: this ranks speed, not encodings; add train.epochs=100 train.warmup=100.", "| +12.83"
-    " | — | — |", "without a test, as most runs were cut short", "Note: Of 12 runs, 12 never left"],
+    "left warmup: this ranks speed, not encodings; add train.epochs=100 train.warmup=100.", "| +12."
+    "83 | — | — |", "without a test, as most runs were cut short", "Note: Of 12 runs"],
     ["beats", "p ="]),
   (of(TWO, **OWN), "--metric test/hits", ["| rpr | 6 | 25.00 | 0.00 |"], []),
   (of({"rpr": A}, headline=["test/hits"], **OWN), "", ["toy: test hit rate by encoding"], []),
