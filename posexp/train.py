@@ -80,6 +80,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
       log.info("finished already, in %s; rerun=true trains it again", near(path))
       repeat(trackers, path, config)
     terminal.result((terminal.trial if config.get("trial") else task.table)(summary))
+    terminal.trained(summary)
     return summary
 
 

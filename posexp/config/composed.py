@@ -7,6 +7,7 @@ import functools
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from posexp.config import plugins
-from posexp.config.checks import LARGEST, Count, Positive, between, brief
+from posexp.config.checks import FOLDER, LARGEST, Count, Positive, between, brief
 from posexp.config.own_files import mapping
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
@@ -29,6 +30,31 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
   A file of options writes `vocab_size: ${by:${.tokenizer},{bpe:2048}}`: null for other tokenizers.
   """
   return {str(key): value for key, value in values.items()}.get(str(name))
+
+
+def _named(kind: str, file: str | None, *others: Any) -> str:
+  """Return the name of a task on a `file` of one's own: the file's without its ending, or that of
+  the folder in which a file called train is. With `others` beside it, and where the name is taken,
+  it is the `kind`.
+  """
+  name = "" if file is None or any(others) else file_name(str(file))
+  taken = (CONFIGS / "task" / f"{name}.yaml").exists()
+  return name if FOLDER.holds(name) and not taken else kind
+
+
+def file_name(path: str) -> str:
+  """Return the name by which a file of training data is told from others."""
+  file = Path(path.removesuffix(".gz"))
+  return file.parent.name if file.stem == "train" else file.stem
+
+
+def _usual(epochs: int, steps: int | None, task: DictConfig) -> int | None:
+  """Return the usual number of epochs; None for a file of one's own, unless `steps` are given.
+
+  It may have a few texts or millions, so that training counts its steps.
+  """
+  file, *others = (OmegaConf.select(task, key) for key in ("train", "hub", "package"))
+  return None if file and not any(others) and steps is None else epochs
 
 
 @functools.cache
@@ -56,6 +82,8 @@ _ENV = oc.env
 with warnings.catch_warnings():
   warnings.simplefilter("ignore")  # OmegaConf 2.4 has another name for this, which 2.3 lacks
   OmegaConf.register_new_resolver("by", _by, replace=True)
+  OmegaConf.register_new_resolver("named", _named, replace=True)
+  OmegaConf.register_new_resolver("usual", _usual, replace=True)
   OmegaConf.register_new_resolver("oc.env", _variable, replace=True)
 
 

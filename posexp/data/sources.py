@@ -138,6 +138,15 @@ def rows(task) -> dict[str, Split]:
   return {split: functools.partial(_rows, task, split, parse) for split, parse in parses.items()}
 
 
+def places(task, split: str) -> Iterator[str]:
+  """Yield where each row of a split stands in its file of one's own, such as "a.csv, line 7"; or
+  nothing for rows from elsewhere.
+  """
+  if not task.hub and not getattr(task, "package", None):
+    for _, path in _paths(task, split):
+      yield from (f"{path}, {place}" for place, _ in files.records(path, wanted(task).values()))
+
+
 def documents(task) -> dict[str, Texts]:
   """Return the documents of each split of a corpus; at least `train`.
 

@@ -21,6 +21,7 @@ from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate,
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
 from posexp.runs.metrics import Score
+from posexp.runs.trained import Trained, trained
 
 COSTS = {  # heading -> key of the summary
   "parameters": "parameters",
@@ -98,6 +99,17 @@ class Results:
       if key.partition(".")[0] not in encodings and len({*map(frozenset, values.values())}) > 1:
         found.append(key)
     return found
+
+  @functools.cached_property
+  def trained(self) -> dict[Path, Trained]:
+    """How far each run with the score was trained, by its path, as far as its rows show that."""
+    scored = [run for run in self.runs if run.score(self.score.key) is not None]
+    return {run.path: found for run in scored if (found := trained(run))}
+
+  def cut_short(self, runs: Iterable[Run]) -> bool:
+    """Whether most of some runs were: their scores say how fast they learn, and little else."""
+    known = [self.trained[run.path] for run in runs if run.path in self.trained]
+    return 2 * sum(each.cut_short for each in known) > len(known)
 
   @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
@@ -235,6 +247,8 @@ def _of_task(
     for group in found.ranked:
       if group is not base and sizes[group.label] == sizes[base.label]:
         group.difference = _difference(group.counted, base.counted, score)
+        if found.cut_short([*group.counted.values(), *base.counted.values()]):
+          group.difference = Difference(Estimate(*group.difference.estimate[:2]))
     tested = [group.difference for group in found.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p

@@ -58,7 +58,26 @@ def answer(results: Results) -> str:
     found += f", on unequal terms: groups differ in {listed(results.unequal)}"
   missing = [group.label for group in results.groups if not group.estimate.n]
   without = f" Without a mean: {listed(missing)}." if missing else ""
-  return f"{found}.{against}{without}"
+  speed = f" {training(results)}" if results.cut_short(results.runs) else ""
+  return f"{found}.{against}{without}{speed}"
+
+
+def training(results: Results) -> str:
+  """Return how many runs were not trained to their end; "" if all were."""
+  every = [*results.trained.values()]
+  counts = {
+    "still improved at the last evaluation": sum(each.improving for each in every),
+    "never left warmup": sum(each.rising for each in every),
+    "learned the training set no better than by guessing": sum(each.at_chance for each in every),
+  }
+  said = [f"{count} {what}" for what, count in counts.items() if count]
+  if not said:
+    return ""
+  speed = ""
+  if results.cut_short(results.runs):
+    more = max(every, key=lambda each: each.steps).more()
+    speed = f": this ranks speed, not encodings; add {more}"
+  return f"Of {counted(len(every), 'run')}, {', '.join(said)}{speed}."
 
 
 def learned(group: Group, none: str = "") -> str:
@@ -125,7 +144,9 @@ def method(results: Results) -> str:
     rule = f"{results.rule}; " if results.rule else ""
     text += f" Differences to {results.baseline.label} ({rule}--baseline names another group)"
     if not results.tested:
-      return f"{text} without a test, for want of seeds."
+      short = results.cut_short(results.runs)
+      why = "as most runs were cut short" if short else "for want of seeds"
+      return f"{text} without a test, {why}."
     tests = len(results.tested)
     pairs = sum(group.difference.contrast.paired for group in results.tested)
     which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
@@ -147,6 +168,8 @@ def missing(results: Results, what: str) -> str:
 def notes(results: Results) -> Iterator[str]:
   """Yield what a reader of the numbers must know: what is missing, mixed, or not alike."""
   base = results.baseline
+  if said := training(results):
+    yield said
   for group in results.groups:
     if group.mixed:
       parts = []

@@ -124,6 +124,8 @@ def means(tasks: Sequence[Results]) -> Iterator[str]:
   """Yield the lines of a table of means for each task, and which command reports more."""
   for each in tasks:
     yield from ("", each.title, tabulated(score_table(each), "plain"))
+    if said := sentences.training(each):
+      yield said
   folders = dict.fromkeys(pasted(run.path.parents[2]) for results in tasks for run in results.runs)
   yield f"more: python -m posexp.report {' '.join(folders)}"
 

@@ -25,6 +25,8 @@ FILES = ("train", "validation", "test", "folder")  # options of a task that are 
 NEUTRAL = {
   "train.shard": ("none", "parameters"),
   "train.accumulate": (1,),
+  "train.least_epochs": (None,),
+  "train.least_steps": (None,),
   "train.optimizer": ("adamw",),
   "train.optimizer_options": (None,),
   "train.decayed": ("kernels",),

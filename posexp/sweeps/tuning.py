@@ -27,7 +27,8 @@ from posexp.runs import Run, read_runs
 from posexp.runs.trials import Tuning, tunings
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
 
-SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
+# Options of training that decide how long a run takes.
+SIZES = ("steps", "epochs", "least_epochs", "least_steps", "batch_size")
 PREFIX = f"{TUNE}."  # of an option whose values are tried
 SETTINGS = (f"{PREFIX}seeds", f"{PREFIX}option")
 

@@ -167,6 +167,11 @@ class Data(Protocol):
   def word_counts(self) -> np.ndarray:
     """The count of each token in the training examples, int [V]."""
 
+  @property
+  def chance(self) -> float | None:
+    """The training loss in nats of guessing by the shares of the answers; None: not known."""
+    return None
+
   def model(self, encoding: Encoding, size: AnySize, positions: Positions) -> ModelSpec:
     """Return the specification of the model for these data."""
 

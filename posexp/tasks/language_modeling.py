@@ -28,6 +28,7 @@ from posexp.tasks.results import (
   Outputs,
   aligned,
   by_row,
+  guessing,
   metric_of,
   perplexity,
   prefixed,
@@ -79,6 +80,10 @@ class TextData(Data):
   @functools.cached_property
   def word_counts(self) -> np.ndarray:
     return np.bincount(self.streams["train"].tokens, minlength=self.vocabulary.size)
+
+  @property
+  def chance(self) -> float:
+    return guessing(self.word_counts)
 
   def model(self, encoding, size, positions) -> LanguageModelSpec:
     from posexp.models.language_model import LanguageModelSpec

@@ -13,6 +13,7 @@ from posexp.data import batches, tokenizer
 from posexp.data.examples import Batch, Pairs
 from posexp.errors import UserError
 from posexp.runs import bleu
+from posexp.tasks.results import guessing
 
 if TYPE_CHECKING:
   from posexp.models.translator import TranslatorSpec
@@ -65,6 +66,11 @@ class ParallelData(batches.Bucketed):
   def word_counts(self) -> np.ndarray:
     tokens = self.examples["train"].source.tokens
     return np.bincount(tokens, minlength=self.tokenizers[0].vocab_size)
+
+  @property
+  def chance(self) -> float:
+    target = self.examples["train"].target
+    return guessing(np.append(np.bincount(target.tokens), len(target.lengths)))  # ends, too
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     return batches.rows_of(self.bucket_lengths, batch_size)

@@ -85,6 +85,12 @@ def token_scores(found: Outputs, dtype: type | None = None) -> dict[str, float]:
   }
 
 
+def guessing(counts: np.ndarray) -> float:
+  """Return the mean loss in nats of guessing by the shares of the answers, from their counts."""
+  shares = counts[counts > 0] / max(counts.sum(), 1)
+  return float(-(shares * np.log(shares)).sum())
+
+
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """Prefix the names of metrics with their split, as in a summary."""
   return {f"{split}/{name}": value for name, value in metrics.items()}

@@ -21,14 +21,17 @@ from posexp.data.examples import Examples
 from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.runs.predictions import LABELS, write_predictions
+from posexp.runs.trained import Trained
 from posexp.tasks import bag_of_words
 from posexp.tasks.contract import Snapshot, Task
-from posexp.tasks.results import Outputs, aligned, prefixed, result_rows, rows_of
+from posexp.tasks.results import Outputs, aligned, guessing, prefixed, result_rows, rows_of
 
 if TYPE_CHECKING:
   from posexp.models.classifier import ClassifierSpec
 
 ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
+SHOWN = 4  # rows that a note names
+FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
 
 
 class Classification(Task):
@@ -111,6 +114,10 @@ class LabeledTexts(Classification):
     """
     raise NotImplementedError
 
+  def places(self, split: str) -> Iterator[str]:
+    """Yield where each row of a split stands in a file; nothing for rows that stand in none."""
+    return iter(())
+
   def parts_words(self) -> bool:
     """Return whether blanks part the words of the texts, as far as that is seen at once."""
     return writing.parts_words(text for text, _ in self.given()[0]["train"]())
@@ -141,6 +148,9 @@ class LabeledTexts(Classification):
     floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
     for split in EVALUATED:
       summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
+    labels = Counter(label for _, label in data.rows["test"])
+    share = max(labels.values()) / labels.total()
+    summary["guessing"] = {"accuracy": share, "texts": labels.total()}
     return summary | ({} if parted else {"bag_of": "characters"})
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -156,11 +166,35 @@ class LabeledTexts(Classification):
     yield from aligned(
       [*rows, ["accuracy against it, points", *(f"{each:+.2f}" for each in ahead)]]
     )
-    if abs(ahead[-1]) < ORDER_COUNTS:
+    yield from _of_order(summary, bag, ahead[-1])
+
+
+def _of_order(summary: Mapping[str, Any], bag: str, ahead: float) -> Iterator[str]:
+  """Yield what a result says of order: the model is so many points ahead of a bag of words."""
+  trained = Trained(**summary["trained"]) if "trained" in summary else None
+  if trained and (lacking := trained.lacking()):
+    yield f"not trained, so that nothing is known of order: {lacking}"
+    return
+  if abs(ahead) >= ORDER_COUNTS:
+    return
+  known = f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points"
+  if guess := summary.get("guessing"):
+    count, own = guess["texts"], summary["test/accuracy"]
+    share = (own * count + 2) / (count + 4)  # as Agresti and Coull have it, for few texts
+    sure = 1.96 * (share * (1 - share) / (count + 4)) ** 0.5
+    if own <= guess["accuracy"] + sure:
       yield (
-        f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points: these "
-        "texts need no order, or this model uses none; task=who_acts needs it"
+        f"{known}, and {count:,} test texts do not tell either from guessing: nothing is known of "
+        "order; more texts tell more"
       )
+      return
+    if 100 * sure >= FEW:
+      yield (
+        f"{known} on {count:,} test texts, which tell {100 * sure:.0f} points at best: order may "
+        "count for as much as that; more texts tell more"
+      )
+      return
+  yield f"{known}: these texts need no order, or this model uses none; task=who_acts needs it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +226,9 @@ class TextClassification(sources.Sourced, LabeledTexts):
     if self.hub and not self.folds and self.test not in (None, "test"):
       notes = [f"the test split is the hub's split {self.test!r}", *notes]
     return sources.rows(self), notes
+
+  def places(self, split):
+    return sources.places(self, split)
 
   def parts_words(self):
     if self.train and not self.hub:
@@ -241,8 +278,13 @@ def _rows(
   for split in EVALUATED:
     if new := sum(label not in seen for _, label in kept[split]):
       notes.append(f"{counted(new, f'{split} text')} with a label that no training text has")
-  if both := sum(labels_of[key] > 1 for key, _ in keys):
-    notes.append(f"{both:,} rows have a text that also stands there with another label")
+  if both := [at for at, (key, _) in enumerate(keys) if labels_of[key] > 1]:
+    where = [place for split in given for place in task.places(split)]
+    first = f": {'; '.join(where[at] for at in both[:SHOWN])}" if where else ""
+    more = ", ..." if first and len(both) > SHOWN else ""
+    notes.append(
+      f"{len(both):,} rows have a text that also stands there with another label{first}{more}"
+    )
   return kept, tuple(_ordered(labels)), notes
 
 
@@ -353,6 +395,10 @@ class LabeledData(batches.Bucketed):
   @property
   def word_counts(self) -> np.ndarray:
     return np.bincount(self.examples["train"].tokens, minlength=self.vocab_size)
+
+  @property
+  def chance(self) -> float:
+    return guessing(np.bincount(self.examples["train"].labels))
 
   def model(self, encoding, size, positions) -> ClassifierSpec:
     from posexp.models.classifier import ClassifierSpec

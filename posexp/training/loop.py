@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from posexp.errors import NotFinite, UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
+from posexp.runs.trained import Trained
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, declared
 from posexp.tasks.results import prefixed, score_of
@@ -215,6 +216,10 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
+  given = job.setup.training
+  warmup, epochs = given.warmup_of(job.rhythm.steps), given.epochs if given.steps is None else None
+  if found := Trained.of(run.history, summary["step"], warmup, data.chance, epochs):
+    summary["trained"] = found._asdict()
   if not job.setup.config.get("trial"):
     doing(f"testing on {data.sizes['test']:,} {data.item}s")
     summary |= task.conclude(data, model, run.output)
@@ -271,6 +276,16 @@ def exhausted(job: Job) -> bool:
   return len(ranks) - 1 - ranks.index(max(ranks)) >= patience
 
 
+EVALUATIONS = 20  # about so many, where epochs are short
+
+
+def _whole_epochs(setup: Setup, data: Data) -> int:
+  """Return the steps between evaluations where nothing says how many there are to be."""
+  epoch = data.steps_per_epoch(setup.training.batch_size)
+  epochs = setup.steps(data) / epoch if setup.training.by_least else 1
+  return epoch * max(1, round(epochs / EVALUATIONS))
+
+
 START = f"the model overflows with the weights that it starts from; {LOOK}"
 
 
@@ -303,13 +318,14 @@ class Rhythm(NamedTuple):
 
   @classmethod
   def of(cls, setup: Setup, data: Data) -> Rhythm:
-    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch.
+    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch,
+    or, of many short ones in which `train.least_steps` are taken, after every few.
 
     Raises:
       UserError: there are fewer evaluations than checkpoints that the run is to average.
     """
     options, steps = setup.training, setup.steps(data)
-    every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
+    every = options.evaluate_every or _whole_epochs(setup, data)
     if (options.average or 0) > (evaluations := math.ceil(steps / every)):
       raise UserError(
         f"train.average={options.average}: of {steps:,} steps the run is evaluated "

@@ -32,8 +32,10 @@ class Training:
   """The options of training, the same for every encoding."""
 
   batch_size: Count = 32
-  epochs: Count = 6
-  steps: Whole | None = None  # overrides epochs; 0 measures the weights of another run
+  epochs: Count | None = 6  # None: by least_epochs and least_steps
+  least_epochs: Count | None = None
+  least_steps: Count | None = None
+  steps: Whole | None = None  # overrides all these; 0 measures the weights of another run
   optimizer: str = "adamw"  # one of NAMES, or a plugin
   optimizer_options: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
   learning_rate: Positive = 1e-3
@@ -54,6 +56,8 @@ class Training:
   def __post_init__(self):
     """Raise ValueError for an option that the optimizer lacks or refuses."""
     check(self)
+    if self.steps is None and self.epochs is None and not (self.least_epochs or self.least_steps):
+      raise ValueError("epochs must be a number where neither steps nor least_steps is one")
     names = [*plugins.table("optimizer", dict.fromkeys(NAMES))]
     if self.optimizer not in names:
       raise ValueError(
@@ -74,6 +78,15 @@ class Training:
       )
     if given:
       self._try(make, given)
+
+  @property
+  def by_least(self) -> bool:
+    """Whether neither steps nor epochs are given, but how many there are at least."""
+    return self.steps is None and self.epochs is None
+
+  def warmup_of(self, steps: int) -> int:
+    """Return the steps in which the learning rate rises; by least_steps a tenth of all at most."""
+    return min(self.warmup, steps // 10 if self.by_least else steps - 1)
 
   def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:
     """Raise ValueError if an optimizer cannot take a step with the `given` options."""
@@ -117,7 +130,7 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
   schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
   """
   steps = max(steps, 1)  # without any, the rate is not used
-  peak, warmup = options.learning_rate, min(options.warmup, steps - 1)
+  peak, warmup = options.learning_rate, options.warmup_of(steps)
   fall = {
     "cosine": lambda: optax.cosine_decay_schedule(peak, steps - warmup),
     "linear": lambda: optax.linear_schedule(peak, 0.0, steps - warmup),

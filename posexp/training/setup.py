@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from posexp.config import RunOptions, build, look_up, plugins, resolve, show
 from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.command_line import compose, explained
+from posexp.config.composed import file_name
 from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.data import files
@@ -82,7 +84,7 @@ class Setup(NamedTuple):
         "train.steps=0 measures the weights of another run as they are: name that run with "
         "init=RUN, or set steps"
       )
-    return setup
+    return setup._replace(config=_as_named_before(setup))
 
   def data_digests(self) -> dict[str, str | None]:
     """Return the sha256 of the user's own files, as `posexp.runs.digest` takes them.
@@ -127,9 +129,10 @@ class Setup(NamedTuple):
     epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
     if given.steps is not None:
       return given.steps
-    if (steps := given.epochs * epoch) > LARGEST:
-      raise UserError(f"train.epochs={given.epochs}: {steps:,} steps are too many; set fewer")
-    return steps
+    epochs = given.epochs or given.least_epochs or 0
+    if (steps := epochs * epoch) > LARGEST:
+      raise UserError(f"train.epochs={epochs}: {steps:,} steps are too many; set fewer")
+    return max(steps, given.least_steps or 0)
 
   def program(self, spec: ModelSpec, data: Data, mesh: Mesh) -> Program:
     """Return the compiled functions of the run.
@@ -177,6 +180,19 @@ class Setup(NamedTuple):
         "task=text_classification does with task.tokenizer=word; leave it at null"
       )
     return matched(spec, data.length)
+
+
+def _as_named_before(setup: Setup) -> dict[str, Any]:
+  """Return the config, with the kind of its task for its name where such runs are there: before
+  tasks were named by their files, they were named so.
+  """
+  config, task = setup.config, setup.config["task"]
+  name, kind = task["name"], task["kind"]
+  if name == kind or name != file_name(str(task.get("train"))):
+    return config
+  named = {**config, "task": {**task, "name": kind}}
+  there = Path(config["runs"], kind).is_dir() and folder(named, **setup.data_digests()).parent
+  return named if there and there.is_dir() else config
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posexp.config import show_options
 from posexp.errors import near, printable
 from posexp.runs.metrics import declared, score
+from posexp.runs.trained import Trained
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.tasks.results import metric_of
@@ -57,7 +58,8 @@ def header(
   for label, text in rows.items():
     log.info("%s", printable(f"{label:<9} {text}").rstrip())
   notes = [*data.notes, *getattr(spec, "notes", ())]
-  if train["warmup"] >= facts["steps"] > 0:
+  given = train["steps"] is not None or train["epochs"] is not None  # else it is shortened
+  if given and train["warmup"] >= facts["steps"] > 0:
     notes.append(
       "the learning rate rises to the last step and never falls, as "
       f"train.warmup={train['warmup']} is no shorter than training"
@@ -143,6 +145,12 @@ def trial(summary: Mapping[str, Any]) -> Iterator[str]:
     if key.startswith("validation/"):
       of = score(key, declared([summary]))
       yield f"{of.title:<36}{value:>12{of.metric.format}}"
+
+
+def trained(summary: Mapping[str, Any]) -> None:
+  """Print how far a run was trained."""
+  if "trained" in summary:
+    log.info("%s", f"{'trained':<9} {Trained(**summary['trained']).said()}")
 
 
 def result(lines: Iterable[str]) -> None:

@@ -20,7 +20,10 @@ from posexp.config.command_line import compose
 from posexp.config.schema import closest, flat
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
+from posexp.runs import folder
 from posexp.tasks import make_task
+from posexp.training.optimizer import Training
+from posexp.training.setup import Setup
 
 GROUPS = {}  # names of files by group; test_sweep.py is about those of experiments
 for file in sorted(CONFIGS.glob("*/*.yaml")):
@@ -68,7 +71,6 @@ def test_the_table_of_encodings_and_its_files_agree():
 def test_defaults_repeat_those_of_the_dataclasses():
   from posexp.models.backbones import make_size
   from posexp.models.size import Size
-  from posexp.training.optimizer import Training
   from posexp.wandb.run import Wandb
 
   config = resolve(compose())
@@ -103,6 +105,54 @@ def test_a_default_may_depend_on_another_option(typed, size):
   names = ("task.tokenizer", "task.vocab_size")
   overrides = [f"{name}={value}" for name, value in zip(names, typed, strict=False)]
   assert resolve(compose(["task=reviews", *overrides]))["task"]["vocab_size"] == size
+
+
+OWN = "task=text_classification"
+LEAST = {"epochs": None, "least_epochs": 6, "least_steps": 1000, "patience": 10}
+TALKS = LEAST | {"least_epochs": 30, "least_steps": 500}
+USUAL = {"epochs": 6, "least_epochs": None, "least_steps": None, "patience": None}
+
+
+@pytest.mark.parametrize(
+  ("typed", "name", "train"),
+  [
+    ([OWN, "task.train=a/tickets.csv.gz"], "tickets", LEAST),
+    ([OWN, "task.train=a/train.csv"], "a", LEAST),
+    ([OWN, "task.train=train.csv"], "text_classification", LEAST),
+    ([OWN, "task.train=mr.csv", "train.steps=9"], "text_classification", USUAL | {"steps": 9}),
+    ([OWN, "task.train=b.csv", "train.epochs=3"], "b", USUAL | {"epochs": 3}),
+    ([OWN, "task.train=b.csv", "task.name=mine"], "mine", LEAST),
+    ([OWN, "task.package=imdb"], "text_classification", USUAL),
+    (["task=mr"], "mr", USUAL),
+    (
+      ["task=translation", "task.train=talks"],
+      "talks",
+      TALKS,
+    ),
+    (["task=language_modeling", "task.train=b.txt"], "b", USUAL | {"epochs": 1, "steps": 2000}),
+  ],
+)
+def test_files_of_one_s_own_name_the_task_and_are_trained_by_steps(typed, name, train):
+  config = resolve(compose(typed))
+  assert config["task"]["name"] == name
+  assert {key: config["train"][key] for key in train} == train
+  build(Training, config["train"], "train")
+
+
+def test_runs_from_before_tasks_were_named_by_their_files_are_seen(home, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "b.csv").write_text("text,label\na b,x\nb a,y\n")
+  typed = [OWN, "task.train=b.csv", "train.epochs=3"]
+
+  def place(*more):
+    setup = Setup.of(resolve(compose([*typed, *more])))
+    return folder(setup.config, **setup.data_digests())
+
+  before = place("task.name=text_classification")
+  assert place().parts[1] == "b"
+  before.parent.mkdir(parents=True)
+  assert place() == before
+  assert place("task.name=c").parts[1] == "c"
 
 
 def test_an_experiment_of_the_user_s_own(tmp_path):

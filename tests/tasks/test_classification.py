@@ -204,7 +204,9 @@ def test_rows_that_contradict_each_other_are_counted(tmp_path):
   }.items()}  # fmt: skip
   splits = dict(zip(("train", "validation", "test"), files.values(), strict=True))
   notes = TextClassification(**splits).prepare(tmp_path / "run").notes
-  assert "3 rows have a text that also stands there with another label" in notes
+  places = f"a.jsonl, line 121; {tmp_path}/a.jsonl, line 122; {tmp_path}/b.jsonl, line 1"
+  said = f"3 rows have a text that also stands there with another label: {tmp_path}/{places}"
+  assert said in notes
 
 
 @pytest.mark.parametrize(

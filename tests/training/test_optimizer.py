@@ -46,6 +46,14 @@ def test_the_schedule_is_its_formula(schedule, warmup):
   assert min(rates) > 0
 
 
+def test_warmup_is_a_tenth_of_a_training_without_a_given_length():
+  options = {"warmup": 1000, "least_steps": 500}
+  assert Training(**options, epochs=None).warmup_of(500) == 50
+  assert Training(**options).warmup_of(500) == 499
+  with pytest.raises(UserError, match="epochs must be a number where neither steps nor"):
+    build(Training, {"epochs": None}, "train")
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
 def test_a_run_of_one_step_is_taken_at_the_peak(schedule):
   assert float(make_schedule(Training(schedule=schedule), 1)(0)) == pytest.approx(1e-3)

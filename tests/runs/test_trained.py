@@ -1,0 +1,45 @@
+"""How far runs were trained: what their rows say of it, and what is said then."""
+
+import math
+
+import pytest
+
+from posexp.runs.trained import Trained
+
+GUESS = math.log(2)
+
+
+def rows(*losses, every=10):
+  """Rows of evaluations with these losses, of training as well."""
+  return [
+    {"step": every * number, "train/loss": loss, "validation/loss": loss}
+    for number, loss in enumerate(losses, start=1)
+  ]
+
+
+@pytest.mark.parametrize(
+  ("losses", "warmup", "lacking"),
+  [
+    ([0.69, 0.69, 0.69], 100, "30 steps, loss at chance, warmup not over; "),
+    ([0.69, 0.5, 0.3], 3, "30 steps, still improving; "),
+    ([0.6, 0.1, 0.01, 0.01], 3, ""),
+    ([0.6, 0.3, 0.31, 0.4], 3, ""),  # it has begun to learn by heart
+    ([0.69, 0.69, 0.69, 0.69], 3, "40 steps, loss at chance; "),
+  ],
+)
+def test_what_was_cut_short_is_told_from_what_was_learned(losses, warmup, lacking):
+  found = Trained.of(rows(*losses), 10, warmup, GUESS, None)
+  more = "add train.steps=1000 train.warmup=100" if lacking else ""
+  assert found.lacking() == lacking + more
+  assert ("still falling" in found.said()) == ("still improving" in lacking)
+
+
+def test_advice_is_of_the_option_that_was_given():
+  found = Trained.of(rows(0.69, 0.5, 0.3, every=200), 600, 100, GUESS, 3)
+  assert found.more() == "train.epochs=12 train.warmup=240"
+
+
+def test_rows_without_an_evaluation_say_nothing():
+  assert Trained.of([{"step": 5, "train/loss": 1.0}], 0, 0, None, None) is None
+  (only,) = rows(0.1)
+  assert not Trained.of([only], 10, 0, None, None).cut_short

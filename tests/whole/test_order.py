@@ -1,0 +1,51 @@
+"""The guide "Does order matter for my texts?": its commands and its figures."""
+
+import importlib
+import random
+import re
+import shlex
+from pathlib import Path
+
+import order
+import pytest
+from scipy import stats
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, CHINESE = ((DOCS / name).read_text("utf-8") for name in ("order.md", "zh/order.md"))
+COMMANDS = re.findall(r"^python -m .+$", PAGE, re.MULTILINE)
+TINY = ["model.d_model=16", "model.d_ff=16", "model.num_layers=1", "tracker=none"]
+TINY += ["train.steps=12", "train.warmup=1", "train.evaluate_every=6", "seeds=2"]
+
+
+def test_its_commands_give_a_table(home, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  rng = random.Random(0)
+  pairs = [row for _ in range(40) for row in order.pair(rng, 5)]
+  lines = [f"{row['text']},{row['label']}" for row in pairs]
+  Path("texts.csv").write_text("\n".join(["text,label", *lines, ""]))
+  *trained, reported = (shlex.split(line) for line in COMMANDS)
+  for _, _, module, *argv in trained:
+    assert module == "posexp.train"
+    few = ["task.fold=0"] if "task.folds=5" in argv else []
+    done = order.command(*argv, *few, f"runs={len(argv)}", *TINY)
+    assert done.status == 0, done.err
+    assert "texts: test accuracy by encoding" in done.out
+    assert "trained   " in done.out
+  Path("6").rename("runs")
+  monkeypatch.setattr("sys.argv", reported[2:])
+  importlib.import_module(reported[2]).main()
+  assert "## texts: test accuracy by encoding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| ([\d,]+) \| ± (\d+) \| ([\d.]+) \|", PAGE, re.M))
+def test_its_table_is_that_of_the_binomial_distribution(row):
+  texts, half, least = (float(each.replace(",", "")) for each in row)
+  sd = 50 / texts**0.5
+  assert half == round(1.96 * sd)
+  ts = stats.t.ppf([0.975, 0.8], 8).sum()
+  assert least == pytest.approx(ts * sd * (2 / 5) ** 0.5, abs=0.5)
+
+
+def test_the_chinese_page_has_the_same_commands_and_numbers():
+  for pattern in (r"(?ms)^```.*?^```$", r"`[^`\n]+`", r"\d[\d,.]*\d"):
+    assert sorted(re.findall(pattern, PAGE)) == sorted(re.findall(pattern, CHINESE))
