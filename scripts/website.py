@@ -85,6 +85,12 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: object) -> str:
   return re.sub(r"(?m)^```python\n(?=>>>)", "```pycon\n", markdown)
 
 
+def on_page_context(context: dict, page: Page, config: MkDocsConfig, **kwargs: object) -> dict:
+  """Have the words of the theme, and what the page says of itself, in the page's language."""
+  config.theme["language"] = "zh" if page.file.src_uri.startswith("zh/") else "en"
+  return context
+
+
 def on_page_content(content: str, **kwargs: object) -> str:
   """Return a page whose formulas are MathML."""
   return FORMULA.sub(typeset, content)
