@@ -91,7 +91,12 @@ def test_a_preset_is_the_family_of_its_name(kind, name, labels):
     ("rope", {"layout": "half"}, {"norm": "post"}, "has model.norm=post; .* has model.norm=pre: "),
     ("rope", {"layout": "half", "p": 0.5}, {}, "has rope.p=0.5; .* has rope.p=1.0: train with"),
     ("rope", {"layout": "half"}, {"embed_scale": "sqrt"}, "; .* has model.embed_scale=none: train"),
-    ("rpr", {}, {}, "has encoding=rpr in layer 0; .* has encoding=rope there"),
+    (
+      "rpr",
+      {},
+      {},
+      "has encoding=rpr in layer 0; .* has encoding=rope there: train with that, or with model=llama e",
+    ),
     (
       "learned",
       {"length": 64},
