@@ -168,6 +168,12 @@ DRAWN = {  # files of benchmarks, by name, and what makes tables of them
 }
 
 
+def on_page_context(context: dict, page: Page, config: MkDocsConfig, **kwargs: object) -> dict:
+  """Have the words of the theme, and what the page says of itself, in the page's language."""
+  config.theme["language"] = "zh" if page.file.src_uri.startswith("zh/") else "en"
+  return context
+
+
 def on_page_content(content: str, **kwargs: object) -> str:
   """Return a page whose formulas are MathML."""
   return FORMULA.sub(typeset, content)

@@ -8,14 +8,12 @@ FOLDER then holds config.json, model.safetensors, generation_config.json, the to
 README.md with the task, the data, the encoding, the versions and the results. It can be read again:
 python -m posexp.inspect hf:FOLDER.
 
-A language model is written if an architecture of transformers is the same model: GPT-2 with learned
-positions; Llama, Mistral, Qwen 2 and 3, SmolLM3, OLMo 2 and GPT-NeoX with rotary ones, with their
-scalings, windows and layers without positions. Most need model.embed_scale=none, model.norm=pre,
-model.norm_kind=rms, model.feed_forward=swiglu and model.bias=none; GPT-2
-model.bias=qkv+out+feed_forward and model.feed_forward=gelu_tanh. A classifier of texts is written
-as BERT with learned positions, which needs model.norm=post, model.embed_norm=true,
-model.embed_scale=none, model.feed_forward=gelu and model.bias=all. Otherwise the message names the
-option that stands in the way.
+A language model is written if an architecture of transformers is the same model. With model=llama
+and encoding=rope it is a Llama; other scalings, windows, biases, norms of queries and keys and layers
+without positions make it Mistral, Qwen 2 or 3, SmolLM3, OLMo 2 or GPT-NeoX. GPT-2 has learned
+positions, model.embed_scale=none, model.bias=qkv+out+feed_forward and model.feed_forward=gelu_tanh. A
+classifier of texts is written as BERT: model=bert and encoding=learned. Otherwise the message names
+the option that stands in the way.
 """
 
 from __future__ import annotations

@@ -174,9 +174,10 @@ def config_of(model: Exported) -> tuple[Family, Options]:
   if not nearest:
     raise UserError(f"no architecture of transformers has these options: {failed}")
   ours, theirs = zip(*nearest, strict=True)
+  preset = "model=bert encoding=learned" if model.labels else "model=llama encoding=rope"
   raise UserError(
     f"no architecture of transformers has {', '.join(ours)}; the nearest, {architecture}, has "
-    f"{' '.join(theirs)}: train with that"
+    f"{' '.join(theirs)}: train with that, or with {preset}"
   )
 
 

@@ -3,6 +3,8 @@
 import importlib.metadata
 import inspect
 import os
+import pkgutil
+import re
 import runpy
 import subprocess
 import sys
@@ -19,15 +21,23 @@ import posexp
 from posexp import xla
 from posexp.models import attention
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "own_model.py"
+DOCS = Path(__file__).parents[2] / "docs"
+DRAWN = ("rope", "rpr", "transformer_xl")[SEED % 3]
 
 
 @pytest.mark.parametrize("name", posexp.__all__)
 def test_every_promised_name_is_there_and_documented(name):
   value = getattr(posexp, name)
-  assert name in dir(posexp)
   assert inspect.getdoc(value)
   assert name == "ENCODINGS" or value.__module__.startswith("posexp.")
+
+
+def test_the_page_and_dir_hold_what_is_promised_and_nothing_else():
+  page = (DOCS / "api.md").read_text(encoding="utf-8")
+  paths = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+  shown = {path.rpartition(".")[2]: pkgutil.resolve_name(path) for path in paths}
+  assert all(getattr(posexp, name) is value for name, value in shown.items())
+  assert {*shown, *re.findall(r"`posexp\.(\w+)`", page)} == {*dir(posexp)} == {*posexp.__all__}
 
 
 def test_importing_posexp_imports_nothing_slow():
@@ -97,11 +107,10 @@ def test_an_encoding_is_made_by_its_name():
 
 
 def test_the_example_trains_models_that_see_only_what_is_behind():
-  model_of = runpy.run_path(str(EXAMPLE))["Model"]
+  model_of = runpy.run_path(str(DOCS / "own_model.py"))["Model"]
   tokens = np.random.default_rng(0).integers(0, 100, (1, 8)).repeat(2, axis=0)
   tokens[1, -1] = tokens[0, 0] + 1
-  name = ("rope", "rpr", "transformer_xl")[SEED % 3]
-  model = model_of(posexp.encoding(name), rngs=nnx.Rngs(0))
+  model = model_of(posexp.encoding(DRAWN), rngs=nnx.Rngs(0))
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
   def logits(params, tokens):
@@ -114,6 +123,15 @@ def test_the_example_trains_models_that_see_only_what_is_behind():
   assert apart[-1] > 0
   attention = [x for path, x in nnx.to_flat_state(gradient) if "attention" in path]
   assert all(np.abs(x[...]).max() > 0 for x in attention)
+
+
+def test_the_training_loop_learns_and_its_cache_gives_what_the_whole_text_does():
+  example = runpy.run_path(str(DOCS / "own_training.py"))
+  model, losses = example["train"](posexp.encoding(DRAWN), 60)
+  assert losses[-5:].mean() < losses[:5].mean() / 2
+  found = example["continued"](model, np.array([[1, 3], [2, 6]]), 6)
+  logits = jax.jit(lambda tokens: model(tokens, tokens > 0))(found)
+  np.testing.assert_array_equal(found[:, 2:], logits[:, 1:-1].argmax(-1))
 
 
 @pytest.fixture(scope="module")

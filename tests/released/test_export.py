@@ -12,9 +12,11 @@ from seed import some
 from tokenizers import Tokenizer
 
 import posexp
+from posexp.config.command_line import compose
 from posexp.data.vocabulary import Vocabulary, trained
 from posexp.encodings import encoding
 from posexp.errors import UserError
+from posexp.models.backbones import make_size
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
@@ -75,12 +77,26 @@ def test_the_plainest_architecture_that_has_the_options_is_chosen(name, options,
 
 
 @pytest.mark.parametrize(
+  ("kind", "name", "labels"), [("llama", "rope", ()), ("bert", "learned", ("no", "yes"))]
+)
+def test_a_preset_is_the_family_of_its_name(kind, name, labels):
+  size = make_size(compose([f"model={kind}"]))
+  model = Exported(encoding(name), size, 11, 64, None, NOTHING, labels)
+  assert config_of(model)[0].name == kind
+
+
+@pytest.mark.parametrize(
   ("name", "options", "model", "said"),
   [
     ("rope", {"layout": "half"}, {"norm": "post"}, "has model.norm=post; .* has model.norm=pre: "),
     ("rope", {"layout": "half", "p": 0.5}, {}, "has rope.p=0.5; .* has rope.p=1.0: train with"),
     ("rope", {"layout": "half"}, {"embed_scale": "sqrt"}, "; .* has model.embed_scale=none: train"),
-    ("rpr", {}, {}, "has encoding=rpr in layer 0; .* has encoding=rope there"),
+    (
+      "rpr",
+      {},
+      {},
+      "has encoding=rpr in layer 0; .* has encoding=rope there: train with that, or with model=llama e",
+    ),
     (
       "learned",
       {"length": 64},

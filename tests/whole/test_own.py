@@ -78,6 +78,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     if name:
       (outside / name).write_text(text)
   assert sorted(each.name for each in outside.glob("*.py")) == [
+    "carried.py",
     "csv_tracker.py",
     "distance.py",
     "first.py",
@@ -86,17 +87,22 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     "log_n.py",
     "npz.py",
     "phi3.py",
+    "sink.py",
     "sparse.py",
+    "turned.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-  assert len(lines) == 9
+  checks = [line for line in lines if line.startswith("python -m posexp.check")]
+  assert len(checks) == 6
+  assert all("all of it holds" in typed(line, monkeypatch) for line in checks)
+  lines = [line for line in lines if line not in checks]
   np.savez("words.npz", **{"stack/embed/table": np.zeros((6, 64))})
-  # Another encoding on the task of the second line is as that of the diagnostic.
-  said = [typed(line, monkeypatch, trained=number != 5) for number, line in enumerate(lines)]
-  assert all("all of it holds" in each for each in said[:3])
-  assert "encoding=distance" in said[3]
-  assert "mistakes" in said[4]
+  # Another encoding on the task of the first line is as that of the diagnostic.
+  said = [typed(line, monkeypatch, trained=number != 2) for number, line in enumerate(lines)]
+  words = ["encoding=distance", "mistakes", "rpr: k=", "beyond, length", "csv"]
+  words.append("words.npz, step 0: 384 of")
+  assert all(word in each for word, each in zip(words, said, strict=True))
   run = next(outside.glob("runs/first/rpr/*/seed=0"))
   wrong = fuzz.typed("__main__", "wrong", run, "plugins=first.py").out.splitlines()
   assert len(wrong) == json.loads((run / "summary.json").read_text())["test/mistakes"]
@@ -104,12 +110,9 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert other.endswith(
     "of first, whose commands are evaluate, wrong; context is for other tasks\n"
   )
-  assert "rpr: k=" in said[5]
-  assert "beyond, length" in said[6]
-  assert_csv(said[7])
-  assert "words.npz, step 0: 384 of" in said[8]
+  assert_csv(said[4])
   np.savez("words.npz", **{"stack/embed/table": np.zeros((5, 64))})
-  refused = order.command(*shlex.split(lines[8])[3:]).err
+  refused = order.command(*shlex.split(lines[5])[3:]).err
   assert refused.endswith("what a run takes from another must have the same size\n")
 
 
