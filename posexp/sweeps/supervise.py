@@ -42,7 +42,7 @@ from posexp.training.device_shares import devices
 log = logging.getLogger("posexp")
 
 Means = Callable[[Sequence[Path]], Iterable[str]]
-Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
+Trainer = Callable[[Iterable[Member]], Iterator[Report | None]]
 
 
 def trainer_for(
@@ -79,7 +79,7 @@ def trainer_for(
   return lambda members: train_in_workers(members, train, bound_to, cfg), True
 
 
-def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
+def train_here(members: Iterable[Member], train: Train) -> Iterator[Report]:
   """Train the runs one after another in this process."""
   for member in members:
     yield member, RUNNING, ""
