@@ -5,11 +5,12 @@ docs/findings/overview.yaml has its `rows`, and under `below` the sentence after
     want, use, much, sure    texts; {0:.1f} in `much` is the first of the `numbers`
     numbers                  lists: a page, ARGUMENTS of a report, and "GROUP", or "GROUP against
                              GROUP" for the size of their difference, also at metrics; or
-                             leaderboard, "COLUMN SIDE TRACK", and a row
+                             leaderboard, "COLUMN SIDE TRACK", and a row, or "ROW, OPTION"
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
 import statistics
@@ -39,8 +40,11 @@ def filled(said: Mapping) -> str:
 
 def _number(page: str, argv: str, text: str) -> float:
   if page == "leaderboard":
-    column, side, track = argv.split()
-    cell = board(track).anchor(text).cells[column, side]
+    column, side, track = argv.split(maxsplit=2)
+    name, _, option = text.partition(", ")
+    cell = board(track).anchor(name).cells[column, side]
+    points = {typed: runs for typed, runs in cell.points.items() if option in typed}
+    cell = dataclasses.replace(cell, points=points)
     return cell.estimate.mean * cell.score.factor
   folder, words = HERE / page, shlex.split(argv)
   named = head(folder).labels

@@ -86,13 +86,18 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
     for side in column.sides:
       cells, found = board.cells(column, side), []
       if cells:
-        order = sorted(cells, key=lambda name: -cells[name].worth.mean())
+        order, top = sorted(cells, key=lambda name: -cells[name].mean), board.best(column, side)
         best = cells[order[0]]
         shown = {n: best.score.number(c.estimate.mean) for n, c in cells.items()}
         deviations = [c.estimate.sd for c in cells.values() if c.estimate.sd is not None]
         spread = best.score.number(statistics.median(deviations)) if deviations else MISSING
         learned = sum(cell.learned for cell in cells.values())
-        found = [order[0], shown[order[0]], shown.get("rope", MISSING), shown.get("none", MISSING)]
+        found = [
+          tables.named(top, len(cells)),
+          shown[order[0]],
+          shown.get("rope", MISSING),
+          shown.get("none", MISSING),
+        ]
         seeds = f"{learned}/{sum(len(c.runs) for c in cells.values())}"
         found += [shown[order[-1]], spread, seeds if "beyond" in column.sides else MISSING]
       costs = [seconds(rows, column.name), seconds(twice, column.name)]
@@ -122,7 +127,7 @@ def main() -> None:
     "On the site, [a page](leaderboard.html) has these tables; sort them, and choose columns.\n\n"
   )
   maps = "".join(
-    f"![worth {side} in the {board.track} track]({board.track}-{side}.svg)\n\n"
+    f"![worth {side} in the {board.track} track]({board.track.replace(' ', '-')}-{side}.svg)\n\n"
     for board in tracks
     for side in dict.fromkeys(side for _, side in board.columns)
   )

@@ -6,6 +6,7 @@ examples:
   python -m posexp.leaderboard encoding=mine plugins=mine.py --quick     # a provisional one
   python -m posexp.leaderboard encoding=rope,none,alibi --columns copy,recall workers=4
   python -m posexp.leaderboard encoding=rope rope.p=0.75 --name p-rope   # options of an encoding
+  python -m posexp.leaderboard --suite 2 --for 170m     # what is missing, until the time is up
   python -m posexp.leaderboard --verify leaderboard/mine.parquet plugins=mine.py
 
 A row is checked (posexp.check), the machine is compared with published runs, options are tuned, and
@@ -19,19 +20,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
 from posexp.config.arguments import command, named_plugins, names
 from posexp.config.command_line import OptionsParser, explained, parse
-from posexp.errors import UserError, counted, lasting, near
+from posexp.errors import Unsuited, UserError, counted, lasting, near
 from posexp.status import doing
 
 if TYPE_CHECKING:
-  from posexp.board.rows import Row
-  from posexp.board.suite import Suite
+  from posexp.board.rows import Cell, Row
+  from posexp.board.suite import Column, Suite
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "leaderboard" / "records"
 HOW = ("workers", "hydra/launcher", "hydra.", "runs")  # options that say how runs are trained
@@ -46,6 +49,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   which = "columns to train; default: those with published rows"
   option("--columns", metavar="A,B", type=names, default=[], help=which)
   option("--name", help="of the row; default: the encoding")
+  about = (
+    "train what is missing, what is worth most first, and stop in time; type it again to go on"
+  )
+  option("--for", metavar="170m", dest="time", type=duration, help=about)
   option("--out", metavar="DIR", type=Path, help="default: leaderboard")
   option("--suite", metavar="FILE", help="another suite: a file, or 1-small, 1-large or 1-modern")
   record = "folder of published rows; default: those of this checkout"
@@ -77,12 +84,12 @@ def leaderboard(args: argparse.Namespace) -> None:
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
   if args.verify:
     verify(args, suite)
-  elif "encoding" in named:
-    train_rows(args, suite, [name for name in named["encoding"].split(",") if name])
+  elif "encoding" in named or args.time:
+    train_rows(args, suite, [name for name in named.get("encoding", "").split(",") if name])
   elif args.overrides or args.quick or args.columns or args.name:
     raise UserError("name what is to be trained: python -m posexp.leaderboard encoding=NAME ...")
   if not args.verify:
-    draw(args, suite, echo="encoding" not in named)
+    draw(args, suite, echo="encoding" not in named and not args.time)
 
 
 def how_of(args: argparse.Namespace) -> list[str]:
@@ -99,57 +106,103 @@ def place_of(args: argparse.Namespace) -> Path:
 
 
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
-  """Train rows one after another, and write the file of each with the runs that have finished."""
+  """Train rows, column by column, and write the file of each with the runs that have finished."""
   from posexp.board import rows, trust
   from posexp.board.standings import ANCHORS, of_folder
-  from posexp.sweeps.sweep import DONE
+  from posexp.sweeps.sweep import FAILED
   from posexp.train import train
 
+  until = time.monotonic() + args.time if args.time else None
   asked = _asked(args, suite, encodings)
   published = of_folder(args.records, suite)
   filled = {column for standing in published for column, _ in standing.cells}
-  columns = suite.chosen(args.columns or [name for name in suite.columns if name in filled])
-  with explained(args.overrides):
-    plans = [*rows.planned(suite, asked, columns, args.quick, place_of(args))]
-  every = [(name, m) for _, found, _ in plans for name, runs in found.items() for m in runs]
-  left = [suite.columns[name].seconds for name, m in every if m.state != DONE]
-  print(
-    f"suite     {suite.name}: {counted(len(columns), 'column')}, "
-    f"{counted(len(asked), 'row')}\n          up to {counted(len(left), 'run')} to train: about "
-    f"{lasting(sum(left))} of one core; {counted(rows.cores(), 'core')} here",
-    flush=True,
-  )
+  default = [name for name in suite.columns if name in filled and until is None]
+  columns = suite.chosen(args.columns or default)
+  own = of_folder(args.out, suite) if until else []
+  known = [*published, *own] if until else []
+  done = {(each.name, name) for each in known for name in each.chosen}
+  done -= {(each.name, name) for each in known for name in each.incomplete}
+  cells: Iterable[Cell] = _cells(args, suite, asked, columns, done)
+  print(f"suite     {suite.name}: {counted(len(columns), 'column')}, {counted(len(asked), 'row')}")
+  left: list[float] = []
+  if until is None:
+    cells = [*cells]
+    left = [each.column.seconds for each in cells for _ in range(each.left)]
+    print(
+      f"          up to {counted(len(left), 'run')} to train: about {lasting(sum(left))} of one "
+      f"core; {counted(rows.cores(), 'core')} here",
+      flush=True,
+    )
   if not suite.frozen:
     print("note      this suite is not frozen: once it is, its columns are others than these")
   empty = ",".join(name for name in suite.columns if filled and name not in filled)
-  if empty and not args.columns:
+  if empty and not args.columns and until is None:
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
+  begins = until is not None or bool(left)
   for row in asked:
-    if left and row.encoding in plugins.found("encoding"):
+    if begins and row.encoding in plugins.found("encoding"):
       trust.check_properties(row.encoding, row.options, plugins.files())
-  for name in {name: None for name, m in every if m.state != DONE}:
-    doing(f"making the test examples of {name}")
-    suite.columns[name].check_examples(trust.config_of(suite.columns[name], "none", 0))
-  known = {each.name for each in published} & {*ANCHORS}
-  if left and known and not {row.name for row in asked} <= {*ANCHORS}:
+  anchors = {each.name for each in published} & {*ANCHORS}
+  if begins and anchors and not {row.name for row in asked} <= {*ANCHORS}:
     for line in trust.calibrate(suite, published, args.out, how_of(args), train):
       print(f"calibrate {line}", flush=True)
-  elif left and not known:
+  elif begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
-  unfinished = []
-  for row, found, without in plans:
-    for name, why in without.items():
-      print(f"note      {row.name} has no cell in {name}: {why}")
-    file = args.out / f"{row.name}.parquet"
-    try:
-      done = rows.train_row(found, suite, how_of(args), train)
-    finally:
-      count = rows.write_row(file, suite, row, found, args.quick)
-    if count:
-      print(f"written: {near(file)}, {counted(count, 'run')}", flush=True)
-    unfinished += [row.name] * (not done)
-  if unfinished:
-    raise UserError(f"{', '.join(unfinished)}: runs have failed; the same command tries them again")
+  took: dict[str, dict[str, list[float]]] = {}
+  for standing in own:
+    for run in standing.runs:
+      seconds = run.score("time/seconds") or 0.0
+      took.setdefault(run.task, {}).setdefault(standing.name, []).append(seconds)
+  sweep = rows.Remaining(cells, until, suite.quick.seeds, took)
+  count = len(left) if until is None else rows.cores()
+  try:
+    rows.train_cells(sweep, count, how_of(args), train)
+  finally:
+    for row in asked:
+      file = args.out / f"{row.name}.parquet"
+      found = [each for each in sweep.cells if each.row == row]
+      if found and (n := rows.write_row(file, suite, found, args.quick, args.records / file.name)):
+        print(f"written: {near(file)}, {counted(n, 'run')}", flush=True)
+  missing = {each.row.name: None for each in sweep.cells if each.left}
+  if missing and (until is None or sweep.in_state(FAILED)):
+    raise UserError(f"{', '.join(missing)}: runs have failed; the same command tries them again")
+  if missing:
+    print(f"left      runs of {', '.join(missing)}: the same command goes on")
+
+
+def _cells(
+  args: argparse.Namespace,
+  suite: Suite,
+  asked: Sequence[Row],
+  columns: Sequence[Column],
+  done: Collection[tuple[str, str]],
+) -> Iterator[Cell]:
+  """Yield the cells of rows that are not done, column by column, and say which there cannot be."""
+  from posexp.board import rows, trust
+
+  for column in columns:
+    is_checked = False
+    for row in asked:
+      if (row.name, column.name) in done:
+        continue
+      try:
+        with explained(args.overrides):
+          found = rows.Cell(row, suite, column, args.quick, place_of(args))
+      except Unsuited as error:
+        print(f"note      {row.name} has no cell in {column.name}: {error}")
+        continue
+      if found.left and not is_checked:
+        doing(f"making the test examples of {column.name}")
+        column.check_examples(trust.config_of(column, "none", 0))
+        is_checked = True
+      yield found
+
+
+def duration(text: str) -> float:
+  """Return the seconds of a time such as 170m."""
+  if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)):
+    raise argparse.ArgumentTypeError(f"{text} is no time: type 170m, 90s or 3h, say")
+  return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
@@ -166,6 +219,11 @@ def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> 
       f"{given}: several encodings have no options and no name: train a row at a time"
     )
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
+  if not encodings:
+    lines = {name: line.split() for name, line in suite.rows.items()}
+    asked = [rows.Row.named(line[0], line[1:], name) for name, line in lines.items()]
+    if options or args.name or not asked:
+      raise UserError(f"suite {suite.name} has no list of rows: name some, encoding=rope,none, say")
   for file in (args.out / f"{row.name}.parquet" for row in asked):
     about = rows.about_row(file) if file.exists() else {"suite": suite.name, "quick": True}
     if about["suite"] != suite.name:
@@ -200,6 +258,7 @@ def verify(args: argparse.Namespace, suite: Suite) -> None:
   from posexp.board import verification
 
   given = [f"--{name}" for name in ("quick", "columns", "name") if getattr(args, name)]
+  given += ["--for"] * bool(args.time)
   given += [o.input_line for o in args.overrides]
   if given:
     raise UserError(f"{given[0]}: --verify takes what was trained from the file; leave it out")

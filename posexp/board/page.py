@@ -120,8 +120,8 @@ def _track(board: Board, charts: list[dict[str, Any]]) -> Iterator[str]:
     if side:
       charts.append({"spec": heat_map(board, side)})
       yield f'<figure><div class="charts"><div class="chart" data-chart="{len(charts) - 1}"></div>'
-      yield "</div><figcaption>Worth of each row: 0 is the low anchor and 1 the high one. Point at "
-      yield "a cell for its seeds; click it to highlight its row.</figcaption></figure>"
+      yield "</div><figcaption>Worth of each row: 0 is a guess and 1 what the task allows. Point "
+      yield "at a cell for its seeds; click it to highlight its row.</figcaption></figure>"
     yield _table(board, section.table, side)
     if section.notes:
       items = "".join(f"<li>{escape(one_line(each))}</li>" for each in section.notes)
@@ -172,6 +172,6 @@ def write(boards: Sequence[Board], out: Path) -> None:
   for board in boards:
     for side in SIDES:
       if any(each == side for _, each in board.columns):
-        name = f"{board.track}-{side}"
+        name = f"{board.track}-{side}".replace(" ", "-")
         storage.write(out / f"{name}.svg", drawn(board, side))
         storage.write(out / f"{name}.tex", latex(board, side))

@@ -6,31 +6,32 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import math
 import os
 import re
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import reading, storage
+from posexp import reading, status, storage
+from posexp.board.choices import Choice
 from posexp.board.suite import Column, Suite
 from posexp.config import command_line, look_up, plugins, show
 from posexp.config.overrides import read
 from posexp.encodings import all_encodings, alternative_of
-from posexp.errors import Unsuited, UserError, counted, lasting
+from posexp.errors import UserError, counted, lasting
 from posexp.reporting.paired_predictions import packed_examples
-from posexp.runs import Run, read_run
+from posexp.runs import read_run
 from posexp.runs.context_losses import with_context_losses
 from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import read_records, write_records
 from posexp.sweeps import jobs, tuning
-from posexp.sweeps.supervise import carry_out, trainer_for
+from posexp.sweeps.supervise import trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
 from posexp.training.device_shares import devices
 
-TRACKS = ("default", "tuned")  # the learning rate alone is tuned, or the encoding's option, too
 OWN = ("positions", "model.logits_")  # options that a row may have, beside those of its encoding
 
 
@@ -76,41 +77,6 @@ class Row:
     if not re.fullmatch(r"[\w.+@-]+( [\w.+@-]+)*", name, re.ASCII):
       raise UserError(f"--name {name}: use letters, digits, blanks and . _ + - @")
 
-  def planned(self, suite: Suite, column: Column, quick: bool, place: Path) -> list[Member]:
-    """Return the runs of the row in a column: trials, and runs that are chosen by them.
-
-    Raises:
-      Unsuited: the encoding cannot be trained on the column's task.
-      UserError: an option is wrong.
-    """
-    budget, lines = suite.budget(quick), [f"encoding={self.encoding}", *column.options]
-    rates = ",".join(f"{column.learning_rate * each:g}" for each in budget.rates)
-    lines += [f"task.name={column.name}", f"train.learning_rate={column.learning_rate:g}"]
-    lines += [*self.options, f"seeds={budget.seeds}", "tracker=none", f"runs={show(str(place))}"]
-    lines += [f"tune.train.learning_rate={rates}", f"tune.option={str(budget.option).lower()}"]
-    overrides = read([*lines, f"tune.seeds={','.join(map(str, budget.trial_seeds))}"])
-    shared = command_line.shared(overrides)
-    found = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
-    trials = [each for each in found if each.of]
-    fixed = [each for each in found if not each.of and each.fixed is None]
-    for each in trials:
-      each.options = f"{column.name}: {each.options.replace('trial', f'trial of {self.name},', 1)}"
-    finals = [
-      Member(
-        number=0,
-        options=f"{column.name}: {self.name}, {track}, seed={each.config['seed']}",
-        group=f"{column.name} {self.name} {track}",
-        config=each.config,
-        fixed=each,
-        among=default_of(each.config) if track == TRACKS[0] else {},
-      )
-      for track in TRACKS[: 1 + budget.option]
-      for each in fixed
-    ]
-    for _ in tuning.choose([*trials, *finals]):  # those whose trials have been trained before
-      pass
-    return [*trials, *finals]
-
 
 def default_of(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the main option of an encoding with its value before tuning: {"rpr.k": 16}."""
@@ -119,46 +85,173 @@ def default_of(config: Mapping[str, Any]) -> dict[str, Any]:
   return {other[0]: config[config["encoding"]][other[0].partition(".")[2]]}
 
 
-def planned(
-  suite: Suite, rows: Sequence[Row], columns: Sequence[Column], quick: bool, place: Path
-) -> Iterator[tuple[Row, dict[str, list[Member]], dict[str, str]]]:
-  """Yield each row with its runs by column, and why it has none in a column."""
-  for row in rows:
-    found, without = {}, {}
-    for column in columns:
-      try:
-        found[column.name] = row.planned(suite, column, quick, place)
-      except Unsuited as error:
-        without[column.name] = str(error)
-    yield row, found, without
+class Cell:
+  """The runs of a row in a column, as far as they are known: trials, at rates that grow until the
+  best is among them, and the results that these trials choose.
+
+  Raises:
+    Unsuited: the encoding cannot be trained on the column's task.
+    UserError: an option is wrong.
+  """
+
+  def __init__(self, row: Row, suite: Suite, column: Column, quick: bool, place: Path):
+    self.row, self.column, self.budget = row, column, suite.budget(quick)
+    self.place, self.trials, self.results = place, [], []
+    self.fixed = self._try([column.learning_rate * each for each in self.budget.rates])
+    self.default = default_of(self.fixed[0].config)
+    self.grow()
+
+  @property
+  def runs(self) -> list[Member]:
+    return [*self.trials, *self.results]
+
+  @property
+  def left(self) -> int:
+    """How many runs are to be trained, at most, of those at the rates that are known."""
+    rest = sum(each.state != DONE for each in self.runs)
+    points = 2 if self.default and self.budget.option else 1
+    return rest + (0 if self.results else points * self.budget.seeds)
+
+  def _try(self, rates: Sequence[float]) -> list[Member]:
+    """Add the trials at some rates, two at least; return the runs that they are to improve."""
+    column, budget = self.column, self.budget
+    lines = [f"encoding={self.row.encoding}", *column.options, f"task.name={column.name}"]
+    lines += [f"train.learning_rate={column.learning_rate:g}", *self.row.options]
+    lines += [f"seeds={budget.seeds}", "tracker=none", f"runs={show(str(self.place))}"]
+    lines += [f"tune.train.learning_rate={','.join(f'{each:g}' for each in rates)}"]
+    lines += [f"tune.option={str(budget.option).lower()}"]
+    overrides = read([*lines, f"tune.seeds={','.join(map(str, budget.trial_seeds))}"])
+    shared = command_line.shared(overrides)
+    found = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
+    known = {each.path for each in self.trials}
+    for each in found:
+      if each.of and each.path not in known:
+        name = each.options.replace("trial", f"trial of {self.row.name},", 1)
+        each.options = f"{column.name}: {name}"
+        self.trials.append(each)
+    return [each for each in found if not each.of and each.fixed is None]
+
+  def grow(self) -> None:
+    """Add the runs that finished trials ask for: more trials, or the results."""
+    while not self.results and all(each.state == DONE for each in self.trials):
+      trials = [read_run(each.path) for each in self.trials]
+      if (choice := Choice.of(trials, self.default, self.column)) is None or not choice.best:
+        return
+      if (rate := choice.next_rate(self.budget)) is not None:
+        self._try([rate, choice.rates[0]])
+        continue
+      for point in choice.results(self.budget.option):
+        for each in self.fixed:
+          config, path = tuning.chosen_run(each, point)
+          group = f"{self.column.name}: {self.row.name} {point.typed}"
+          found = Member(0, f"{group} seed={config['seed']}", group, config, path)
+          found.state = DONE if found.finished else WAITING
+          self.results.append(found)
 
 
 class Remaining(Sweep):
-  """The runs of a row, with how many are left and about how long these take."""
+  """The runs that are left of some cells, in their order, while there is time for them.
 
-  def __init__(self, columns: Mapping[str, list[Member]], suite: Suite):
-    members = list(itertools.chain(*columns.values()))
-    for number, each in enumerate(members, start=1):
+  Cells may be made one by one, when those before them have nothing to train. With an end, runs up
+  to `first` seeds come first in all cells; `took` are the seconds that runs have taken before, by
+  column and row.
+  """
+
+  def __init__(
+    self,
+    cells: Iterable[Cell],
+    until: float | None = None,
+    first: int = 0,
+    took: dict[str, dict[str, list[float]]] | None = None,
+  ):
+    self.cells: list[Cell] = []
+    self._more, self._until = iter(cells), until
+    self._passes = (first, math.inf) if until else (math.inf,)
+    self._given: set[Member] = set()
+    self._spent = 0.0  # seconds of the suite's, of runs that have ended
+    self._began: dict[Member, float] = {}
+    self._took = took or {}
+    super().__init__([])
+
+  @property
+  def is_late(self) -> bool:
+    return self._until is not None and time.monotonic() > self._until
+
+  def upcoming(self, wait: bool = True) -> Iterator[Member | None]:
+    """Yield run after run, and None while others have to end before there is one more."""
+    while True:
+      if (found := self._next()) is not None:
+        self._given.add(found)
+        yield found
+      elif wait and self.in_state(RUNNING):
+        yield None
+      else:
+        return
+
+  def _next(self) -> Member | None:
+    for most in self._passes:
+      for cell in itertools.chain(self.cells, map(self._add, self._more)):
+        for each in cell.runs:
+          ready = each.state != DONE and each not in self._given
+          if ready and (each.of or each.config["seed"] < most) and self._fits(cell, each):
+            return each
+    return None
+
+  def _add(self, cell: Cell) -> Cell:
+    self.cells.append(cell)
+    self._number()
+    return cell
+
+  def _number(self) -> None:
+    self.members = [each for cell in self.cells for each in cell.runs]
+    for number, each in enumerate(self.members, start=1):
       each.number = number
-    super().__init__(members)
-    self.cost = {
-      each: suite.columns[name].seconds for name, runs in columns.items() for each in runs
-    }
-    self.spent = 0.0
 
-  def to_train(self) -> list[Member]:
-    return [each for each in self.runs if each.state != DONE and each.is_ready]
+  def _note(self, cell: Cell, seconds: float) -> None:
+    self._took.setdefault(cell.column.name, {}).setdefault(cell.row.name, []).append(seconds)
+
+  def _expected(self, cell: Cell) -> float:
+    """Return the seconds of the longest run of a cell before, or of its column; the suite's say,
+    for want of one.
+    """
+    of_column = self._took.get(cell.column.name, {})
+    known = of_column.get(cell.row.name) or itertools.chain(*of_column.values())
+    return max(known, default=cell.column.seconds)
+
+  def _fits(self, cell: Cell, member: Member) -> bool:
+    return self._until is None or time.monotonic() + self._expected(cell) <= self._until
+
+  @property
+  def name(self) -> str:
+    return str(self.members[0].path)
+
+  def look_again(self) -> None:
+    """Let runs be trained here that another process has given up."""
+    for member in self.left():
+      member.state = WAITING
+      self._given.discard(member)
 
   def turn(self, member: Member, state: str, reason: str = "") -> None:
+    now = time.monotonic()
+    if state == RUNNING:
+      self._began[member] = now
+    cell = next(each for each in self.cells if member in each.runs)
     if state == DONE:
-      self.spent += self.cost[member]
+      self._note(cell, now - self._began.get(member, now))
+      self._spent += cell.column.seconds
     super().turn(member, state, reason)
+    if state == DONE:
+      cell.grow()
+      self._number()
 
   def _left(self) -> str:
-    rest = [each for each in self.runs if each.state in (WAITING, RUNNING)]
-    pace = (time.monotonic() - self.begun) / self.spent if self.spent else 0.0
-    long = lasting(pace * sum(self.cost[each] for each in rest))
-    return f"; {counted(len(rest), 'run')} left, about {long}"
+    """Return how many runs are left, and about how long these take."""
+    if self._until is not None:
+      return f"; {lasting(max(self._until - time.monotonic(), 0))} left"
+    rest = {cell: cell.left for cell in self.cells}
+    pace = (time.monotonic() - self.begun) / self._spent
+    seconds = pace * sum(cell.column.seconds * runs for cell, runs in rest.items())
+    return f"; {counted(sum(rest.values()), 'run')} left, about {lasting(seconds)}"
 
 
 def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., Any]:
@@ -178,43 +271,50 @@ def cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def train_row(
-  columns: Mapping[str, list[Member]], suite: Suite, overrides: Sequence[str], train: Train
-) -> bool:
-  """Train what is left of a row; return whether all of it has finished."""
-  sweep = Remaining(columns, suite)
-  if left := [each for each in sweep.runs if each.state != DONE]:
-    carry_out(sweep, work(overrides, len(left), train), live=False)
-  return all(each.state == DONE for each in sweep.runs)
-
-
-def finished(columns: Mapping[str, list[Member]]) -> list[Run]:
-  """Return the finished runs of a row, each once."""
-  paths = {each.path: None for runs in columns.values() for each in runs if each.is_ready}
-  runs = [read_run(path) for path in paths if path.is_dir()]
-  runs = [run for run in runs if run.summary is not None]
-  return with_extrapolation(with_context_losses(runs)[0])
+def train_cells(sweep: Remaining, count: int, overrides: Sequence[str], train: Train) -> None:
+  """Train about so many runs that are left of some cells, until they or the time are at an end."""
+  trainer = work(overrides, count, train)
+  at_once = any(line.startswith("hydra/launcher=") for line in overrides)
+  while (first := next(sweep.upcoming(), None)) is not None:
+    runs = itertools.chain([first], sweep.upcoming(wait=not at_once))
+    sweep.keep_plan()
+    try:
+      with contextlib.closing(trainer([*runs] if at_once else runs)) as reports:
+        for report in reports:
+          if report is not None:
+            sweep.turn(*report)
+          status.show("")
+          if sweep.is_late:
+            return
+    finally:
+      sweep.keep_plan()
+    sweep.look_again()
 
 
 def write_row(
-  file: Path, suite: Suite, row: Row, columns: Mapping[str, list[Member]], quick: bool
+  file: Path, suite: Suite, cells: Sequence[Cell], quick: bool, published: Path | None = None
 ) -> int:
   """Write the file of a row, if a run has finished: its records, and what they were trained for.
   Return how many runs these are.
 
-  `entries` are the digests of all code and options that this file has had results of.
+  `entries` are the digests of all code and options that this file has had results of. The first
+  file of a row that is published has its columns, too.
   """
-  if not (runs := finished(columns)):
+  row, columns = cells[0].row, [each.column.name for each in cells]
+  paths = {each.path: None for cell in cells for each in cell.runs if each.path.is_dir()}
+  runs = [run for run in map(read_run, paths) if run.summary is not None]
+  if not runs:
     return 0
+  runs = with_extrapolation(with_context_losses(runs)[0])
   own = plugins.found("encoding").get(row.encoding)
   code = {"file": own.file.name, "sha256": own.sha256} if own else None
   about = {"suite": suite.name, "name": row.name, "encoding": row.encoding, "quick": quick}
-  fixed = next(each.fixed for members in columns.values() for each in members if each.fixed)
-  about |= {"options": [*row.options], "code": code, "default": default_of(fixed.config)}
-  before = about_row(file) if file.exists() else {}
+  about |= {"options": [*row.options], "code": code, "default": cells[0].default}
+  known = next((each for each in (file, published) if each and each.exists()), None)
+  before = about_row(known) if known else {}
   digests = {name: suite.columns[name].digest for name in columns}
   if about.items() <= before.items():  # columns that were trained by another command
-    kept = read_records(file, trials=True)
+    kept = read_records(known, trials=True)
     runs = [*runs, *(run for run in kept if run.task not in columns)]
     digests = before["columns"] | digests
   entry = storage.digest({key: value for key, value in about.items() if key != "quick"})

@@ -13,11 +13,12 @@ import numpy as np
 
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
-from posexp.board.rows import TRACKS, about_row
-from posexp.board.suite import SIDES, Column, Suite
+from posexp.board.choices import Choice
+from posexp.board.rows import about_row
+from posexp.board.suite import SIDES, TRACKS, Column, Suite
 from posexp.errors import UserError
 from posexp.reporting.significance import Contrast, Difference, Estimate, estimate, holm
-from posexp.runs import Run, trials
+from posexp.runs import Run
 from posexp.runs.metrics import Score, score
 from posexp.runs.records import read_records
 
@@ -27,11 +28,18 @@ LEVEL = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cell:
-  """The final runs of a row in a column, on one side."""
+  """The final runs of a row in a column, on one side: of what trials chose, and where they cannot
+  tell two points apart, of both.
+  """
 
   column: Column
   side: str
-  runs: list[Run]
+  points: dict[str, list[Run]]  # by the options of a point, as they are typed
+  at_edge: bool = False  # whether a rate beyond those that were tried may be better
+
+  @property
+  def runs(self) -> list[Run]:
+    return [run for runs in self.points.values() for run in runs]
 
   @property
   def score(self) -> Score:
@@ -39,14 +47,22 @@ class Cell:
 
   @functools.cached_property
   def values(self) -> dict[int, float]:
-    """The score of each seed."""
-    found = {run.seed: self.column.value(run, self.side) for run in self.runs}
-    return {seed: value for seed, value in sorted(found.items()) if value is not None}
+    """The score of each seed, a mean over points."""
+    found: dict[int, list[float]] = {}
+    for run in self.runs:
+      if (value := run.score(self.score.key)) is not None:
+        found.setdefault(run.seed, []).append(value)
+    return {seed: statistics.fmean(found[seed]) for seed in sorted(found)}
 
   @functools.cached_property
   def worth(self) -> np.ndarray:
     """The worth of the score of each seed, float [seeds]."""
     return np.array([*map(self.column.sides[self.side].worth, self.values.values())])
+
+  @property
+  def mean(self) -> float:
+    """The mean worth, without the last digits that the order of a sum decides."""
+    return round(float(self.worth.mean()), 9)
 
   @functools.cached_property
   def estimate(self) -> Estimate:
@@ -57,11 +73,16 @@ class Cell:
     """The number of runs that have learned the task, where the task has a gate."""
     return sum(run.learned("beyond") is not False for run in self.runs)
 
-  @property
-  def of_all_seeds(self) -> float:
-    """The mean score of all runs, in which those that have not learned the task have their own."""
-    found = (run.score(self.column.sides[self.side].score) for run in self.runs)
-    return statistics.fmean(value for value in found if value is not None)
+  @functools.cached_property
+  def of_learned(self) -> Cell:
+    """The cell without the runs that have not learned the task."""
+    if self.learned == len(self.runs):
+      return self
+    kept = {
+      point: [run for run in runs if run.learned("beyond") is not False]
+      for point, runs in self.points.items()
+    }
+    return dataclasses.replace(self, points=kept)
 
   @property
   def reach(self) -> float | None:
@@ -79,12 +100,36 @@ class Standing:
   track: str
   cells: dict[tuple[str, str], Cell]  # by column and side
   chosen: dict[str, str]  # by column, the options of the best trial, as they are typed
+  trials: list[Run]
+  seeds: int  # that a cell has at last
   other: list[str]  # columns that were trained with other options, or on other examples
 
-  def over(self, columns: Iterable[Column], side: str) -> list[np.ndarray] | None:
-    """Return the worth of each seed in some columns; None if the row lacks one."""
-    found = [self.cells.get((each.name, side)) for each in columns]
-    return None if None in found else [each.worth for each in found]
+  def over(
+    self, columns: Iterable[Column], side: str, learned: bool = False
+  ) -> dict[str, np.ndarray] | None:
+    """Return the worth of each seed by column; None if the row lacks one, or is not ranked there.
+
+    If it is of runs that have `learned` the task alone, columns without such runs are left out.
+    """
+    found = {each.name: self.cells.get((each.name, side)) for each in columns}
+    if any(cell is None or cell.at_edge for cell in found.values()):
+      return None
+    worth = {n: (each.of_learned if learned else each).worth for n, each in found.items()}
+    return {name: each for name, each in worth.items() if each.size} or None
+
+  @property
+  def incomplete(self) -> set[str]:
+    """The columns in which trials have chosen, and a run is missing."""
+    whole = {
+      name
+      for (name, _), cell in self.cells.items()
+      if all(len(runs) >= self.seeds for runs in cell.points.values())
+    }
+    return {*self.chosen} - whole
+
+  @property
+  def runs(self) -> list[Run]:
+    return [*self.trials, *(run for cell in self.cells.values() for run in cell.runs)]
 
   def costs(self, key: str) -> dict[tuple[str, str], float]:
     """Return the median of a fact of its runs, such as `parameters`, by column and processor."""
@@ -111,10 +156,32 @@ def of_file(file: Path, suite: Suite) -> list[Standing]:
   same = {name for name, each in suite.columns.items() if about["columns"].get(name) == each.digest}
   every = [run for run in read_records(file, trials=True) if run.task in same]
   other = sorted({*about["columns"]} - same)
-  return [
-    Standing(about["name"], about, track, *_cells(every, about, track, suite), other)
-    for track in TRACKS[: 1 + (not about["quick"] and suite.whole.option)]
-  ]
+  is_tuned = suite.whole.option and not about["quick"]
+  tracks = {track: None for each in suite.columns.values() for track in each.tracks if is_tuned}
+  return [_standing(about, track, every, suite, other) for track in tracks or TRACKS[:1]]
+
+
+def _standing(
+  about: dict[str, Any], track: str, every: Sequence[Run], suite: Suite, other: list[str]
+) -> Standing:
+  budget, cells, chosen = suite.budget(about["quick"]), {}, {}
+  for column in suite.columns.values():
+    runs = [run for run in every if run.task == column.name]
+    choice = Choice.of(runs, about["default"], column) if track in column.tracks else None
+    if choice is None or not (points := choice.of_track(track)):
+      continue
+    finals = {
+      point.typed: [r for r in runs if not r.trial and r.digest == point.runs[0].digest]
+      for point in points
+    }
+    names = " or ".join(point.typed for point in points)
+    chosen[column.name] = f"not chosen: {names}" if len(points) > 1 else names
+    at_edge = budget.doublings > 0 and any(map(choice.at_edge, points))
+    for side in column.sides:
+      if (cell := Cell(column, side, finals, at_edge)).values:
+        cells[column.name, side] = cell
+  trials = [run for run in every if run.trial]
+  return Standing(about["name"], about, track, cells, chosen, trials, budget.seeds, other)
 
 
 def of_folder(folder: Path, suite: Suite) -> list[Standing]:
@@ -126,30 +193,6 @@ def boards(suite: Suite, rows: Sequence[Standing]) -> list[Board]:
   """Return the board of each track in which a row has a cell."""
   found = (Board.of(suite, rows, track) for track in TRACKS)
   return [board for board in found if board.rows]
-
-
-def chosen(runs: Sequence[Run], about: dict[str, Any], track: str) -> trials.Point | None:
-  """Return the best trial of a row in a column for a track, as the command chooses it."""
-  (tuning,) = trials.tunings([run for run in runs if run.trial]) or [None]
-  if tuning is None:
-    return None
-  return tuning.among(about["default"] if track == TRACKS[0] else {}).best
-
-
-def _cells(
-  every: Sequence[Run], about: dict[str, Any], track: str, suite: Suite
-) -> tuple[dict[tuple[str, str], Cell], dict[str, str]]:
-  cells, options = {}, {}
-  for column in suite.columns.values():
-    runs = [run for run in every if run.task == column.name]
-    if (best := chosen(runs, about, track)) is None:
-      continue
-    finals = [run for run in runs if not run.trial and run.digest == best.runs[0].digest]
-    options[column.name] = best.typed
-    for side in column.sides:
-      if (cell := Cell(column, side, finals)).values:
-        cells[column.name, side] = cell
-  return cells, options
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,34 +232,67 @@ class Board:
     found = {row.name: row.cells.get((column.name, side)) for row in self.rows}
     return {name: cell for name, cell in found.items() if cell is not None}
 
+  def ranked(self, column: Column, side: str) -> dict[str, Cell]:
+    """Return the cells of a column whose rates are bracketed."""
+    return {name: c for name, c in self.cells(column, side).items() if not c.at_edge}
+
+  def best(self, column: Column, side: str) -> list[str]:
+    """Return the rows with the best mean of a column: several, if these are equal."""
+    means = {name: cell.mean for name, cell in self.ranked(column, side).items()}
+    return [name for name, mean in means.items() if mean == max(means.values())]
+
   def anchor(self, name: str) -> Standing | None:
     return next((row for row in self.rows if row.name == name), None)
 
   @functools.cache  # noqa: B019  # a board lives as long as its page is drawn
-  def overall(self, side: str) -> dict[str, Interval]:
-    """Return the interquartile mean of worth of each row that has all shared columns."""
+  def overall(self, side: str, learned: bool = False) -> dict[str, Interval]:
+    """Return the interquartile mean of worth of each row that has all shared columns, over all
+    seeds or those that have learned the task.
+    """
     columns = self.shared(side)
-    found = {row.name: row.over(columns, side) for row in self.rows if columns}
-    return {name: aggregates.overall(each) for name, each in found.items() if each}
+    found = {row.name: row.over(columns, side, learned) for row in self.rows if columns}
+    return {name: aggregates.overall([*each.values()]) for name, each in found.items() if each}
 
   @functools.cache  # noqa: B019
-  def improvements(self, side: str, anchor: str) -> dict[str, Interval]:
-    """Return the probability that each row is better than an anchor, p by Holm over the rows."""
+  def improvements(self, side: str, anchor: str, learned: bool = False) -> dict[str, Interval]:
+    """Return the probability that each row is better than an anchor, p by Holm over the rows; of
+    seeds that have learned the task alone, over the columns in which both have some.
+    """
     columns, base = self.shared(side), self.anchor(anchor)
-    theirs = base.over(columns, side) if base and columns else None
+    theirs = base.over(columns, side, learned) if base and columns else None
     found = {}
     for row in self.rows if theirs else ():
-      if row is not base and (own := row.over(columns, side)):
-        found[row.name] = aggregates.improvement(own, theirs)
+      own = row.over(columns, side, learned) if row is not base else None
+      if both := [name for name in own or () if name in theirs]:
+        pair = ([each[name] for name in both] for each in (own, theirs))
+        found[row.name] = aggregates.improvement(*pair)
     corrected = holm([each.p for each in found.values()])
     return {n: each._replace(p=p) for (n, each), p in zip(found.items(), corrected, strict=True)}
+
+  def doubtful(self, side: str, anchor: str, column: Column | None = None) -> list[str]:
+    """Return the rows of which the seeds that did not learn decide whether they are better than an
+    anchor, in a column or in the means over columns.
+    """
+    if column is None:
+      every, rest = (self.improvements(side, anchor, learned) for learned in (False, True))
+      signs = {n: (each.value - 0.5, rest[n].value - 0.5) for n, each in every.items() if n in rest}
+    else:
+      cells = self.ranked(column, side)
+      base = cells.pop(anchor, None)
+      pairs = {n: ((c, base), (c.of_learned, base.of_learned)) for n, c in cells.items() if base}
+      signs = {
+        name: [own.mean - other.mean for own, other in both]
+        for name, both in pairs.items()
+        if all(each.worth.size for each in both[1])
+      }
+    return [name for name, (every, rest) in signs.items() if every * rest < 0]
 
   @functools.cache  # noqa: B019
   def differences(
     self, column: Column, side: str, anchor: str = ANCHORS[0]
   ) -> dict[str, Difference]:
     """Return how the rows of a column differ from an anchor, p by Holm over the rows."""
-    cells = self.cells(column, side)
+    cells = self.ranked(column, side)
     if (base := cells.get(anchor)) is None:
       return {}
     found = {
@@ -249,11 +325,11 @@ class Board:
   def ranks(self, side: str) -> dict[str, float]:
     """Return the mean reciprocal rank of each row that has all shared columns."""
     found = {row.name: row.over(self.shared(side), side) for row in self.rows}
-    found = {name: each for name, each in found.items() if each}
-    means = np.array([[each.mean() for each in tasks] for tasks in found.values()])
-    return (
-      dict(zip(found, aggregates.reciprocal_ranks(means).tolist(), strict=True)) if found else {}
-    )
+    kept = {name: each.values() for name, each in found.items() if each}
+    if not kept:
+      return {}
+    means = np.array([[each.mean() for each in tasks] for tasks in kept.values()])
+    return dict(zip(kept, aggregates.reciprocal_ranks(means).tolist(), strict=True))
 
   def cost(self, row: Standing, key: str) -> float | None:
     """Return the cost of a row as a multiple of that of `none`, on one processor: the median

@@ -21,10 +21,12 @@ from typing import Any, NamedTuple
 
 from posexp import reading, storage
 from posexp.errors import UserError, near
-from posexp.runs import Run
 
 FOLDER = Path(__file__).with_name("suites")
 SIDES = ("within", "beyond")  # the lengths of training, and longer ones
+# The rate alone is tuned, or an option of the encoding, too: by validation at the lengths of
+# training, or a little beyond them.
+TRACKS = ("default", "tuned within", "tuned beyond")
 BATCHES = 3  # that a digest is made of
 
 
@@ -32,12 +34,19 @@ class Side(NamedTuple):
   """A score of a column, and the scores that are worth 0 and 1. They never move."""
 
   score: str  # a key of summary.json
-  low: float
-  high: float
+  low: float  # of a guess, computed
+  high: float  # what the task allows
+  # In suite 1, whose digests are made of a `low` that is no guess, the score of one.
+  guess: float | None = None
+
+  @property
+  def nothing(self) -> float:
+    """The score that is worth 0."""
+    return self.low if self.guess is None else self.guess
 
   def worth(self, value: float) -> float:
-    """Return what a score is worth: (score − low) / (high − low)."""
-    return (value - self.low) / (self.high - self.low)
+    """Return what a score is worth: (score − a guess) / (what the task allows − a guess)."""
+    return (value - self.nothing) / (self.high - self.nothing)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +61,8 @@ class Column:
   beyond: Side | None = None
   control: str = ""  # what it controls; such a column counts in no mean over columns
   encoder: bool = False  # encodings that are causal only have no cell in it
+  # A score of validation a little beyond training, by which an option of encodings is chosen, too.
+  validation_beyond: str | None = None
   seconds: float = 60.0  # processor seconds of a run with `rope`
   why: str = ""  # it is in the suite
   examples: str | None = None  # the digest of its test examples, once they are frozen
@@ -60,8 +71,9 @@ class Column:
   @functools.cached_property
   def digest(self) -> str:
     """Twelve hexadecimal digits, which change with anything that a score depends on."""
-    parts = [self.options, self.learning_rate, self.within, self.beyond, self.examples, self.budget]
-    return storage.digest(*parts)[:12]
+    sides = [each and each[:3] for each in (self.within, self.beyond)]
+    parts = [self.options, self.learning_rate, *sides, self.examples, self.budget]
+    return storage.digest(*parts, *filter(None, [self.validation_beyond]))[:12]
 
   def check_examples(self, config: Mapping[str, Any]) -> None:
     """Raise UserError if the test examples of a config of this column are not the frozen ones."""
@@ -76,14 +88,10 @@ class Column:
     """The sides that there are, by their names."""
     return {name: side for name in SIDES if (side := getattr(self, name)) is not None}
 
-  def value(self, run: Run, side: str) -> float | None:
-    """Return a score of a run; None if it has none.
-
-    A run that has not learned the task counts as `low` beyond it, where its score says nothing.
-    """
-    if (found := run.score(self.sides[side].score)) is None:
-      return None
-    return self.sides[side].low if side == "beyond" and run.learned("beyond") is False else found
+  @property
+  def tracks(self) -> tuple[str, ...]:
+    """The ways in which an option of an encoding is chosen, the first without a choice."""
+    return TRACKS if self.validation_beyond else TRACKS[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +102,14 @@ class Budget:
   trial_seeds: tuple[int, ...]
   rates: tuple[float, ...] = (0.5, 1, 2)  # times the column's
   option: bool = True  # whether the alternative that an encoding declares is tried, too
+  # How often the rates grow by a factor of two on either side until the best one is inside them.
+  doublings: int = 0
+
+  @property
+  def plain(self) -> dict[str, Any]:
+    """What a digest is made of."""
+    found = dataclasses.asdict(self)
+    return found if self.doublings else {k: v for k, v in found.items() if k != "doublings"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,10 +117,11 @@ class Suite:
   """The columns, and the budgets of a whole row and of a provisional one."""
 
   name: str
-  columns: dict[str, Column]
+  columns: dict[str, Column]  # the cheapest and most telling first: so they are trained
   whole: Budget
   quick: Budget
   frozen: dict[str, Any]  # digests of test examples, and what calibration compares
+  rows: dict[str, str] = dataclasses.field(default_factory=dict)  # "rope rope.p=0.25", by name
 
   @classmethod
   def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
@@ -123,18 +140,18 @@ class Suite:
         columns = {name: _column(name, each) for name, each in given["columns"].items()}
       whole, quick = (_budget(given[kind]) for kind in ("whole", "quick"))
       frozen = given.get("frozen") or {}
-      digests, budget = frozen.get("examples") or {}, dataclasses.asdict(whole)
+      digests, budget = frozen.get("examples") or {}, whole.plain
       columns = {
         name: dataclasses.replace(each, examples=digests.get(name), budget=budget)
         for name, each in columns.items()
       }
-      return cls(str(given["suite"]), columns, whole, quick, frozen)
+      return cls(str(given["suite"]), columns, whole, quick, frozen, given.get("rows") or {})
     except (TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
 
   def with_columns(self, given: Mapping[str, Mapping[str, Any]]) -> Suite:
     """Return the suite with more columns; rows keep what they have in the others."""
-    budget = dataclasses.asdict(self.whole)
+    budget = self.whole.plain
     more = {name: dataclasses.replace(_column(name, given[name]), budget=budget) for name in given}
     return dataclasses.replace(self, columns=self.columns | more)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
 from posexp.board.standings import ANCHORS, Board, Cell
-from posexp.board.suite import SIDES, Column
-from posexp.errors import counted
+from posexp.board.suite import SIDES, TRACKS, Column
+from posexp.errors import counted, lasting
 from posexp.reporting import paper
 from posexp.reporting.text import MISSING, Section, Table, document, p_number
 
@@ -18,7 +19,9 @@ SEEN = 0.02  # of worth, more than which an effect has to be to be spoken of
 
 
 def shown(cell: Cell | None, mark: str = "") -> str:
-  """Return the mean of a cell with its interval, and how many seeds learned if not all did."""
+  """Return the mean of a cell with its interval; both means where trials have not chosen, and
+  whether its rate is at an edge.
+  """
   if cell is None:
     return MISSING
   number, (_, mean, _, low, high) = cell.score.number, cell.estimate
@@ -26,12 +29,12 @@ def shown(cell: Cell | None, mark: str = "") -> str:
   if low is not None:
     halves = {number(mean - low), number(high - mean)}
     text += f" ± {halves.pop()}" if len(halves) == 1 else f" ({number(low)} to {number(high)})"
-  return f"{text}{mark}{_few(cell)}"
-
-
-def _few(cell: Cell) -> str:
-  """Return how many seeds learned if not all did; the mean then holds anchors for the others."""
-  return f" [{cell.learned}/{len(cell.runs)}]" if cell.learned < len(cell.runs) else ""
+  text += mark
+  if len(cell.points) > 1:
+    parts = [Cell(cell.column, cell.side, {"": runs}) for runs in cell.points.values()]
+    means = [number(each.estimate.mean) if each.values else MISSING for each in parts]
+    text += f" not chosen: {', '.join(means)}"
+  return text + " at an edge" * cell.at_edge
 
 
 def _mark(board: Board, name: str, column: Column, side: str) -> str:
@@ -42,18 +45,25 @@ def _mark(board: Board, name: str, column: Column, side: str) -> str:
   return paper.MARKS["better" if own > base else "worse"]
 
 
+def has_gate(board: Board, column: Column, side: str) -> bool:
+  """Return whether runs of a column can fail to learn its task, which is counted once."""
+  cells = board.cells(column, side).values()
+  return side == "beyond" and any(
+    run.learned("beyond") is not None for c in cells for run in c.runs
+  )
+
+
 def scores(board: Board, side: str) -> Table:
-  """Return the scores of all rows on one side."""
-  columns = [column for column, each in board.columns if each == side]
-  heads = ["", *(f"{each.name} ({_unit(board, each, side)})" for each in columns)]
-  rows = []
-  for row in board.rows:
-    seeds, cells = board.suite.budget(row.about["quick"]).seeds, []
-    for column in columns:
-      cell = row.cells.get((column.name, side))
-      few = f" (n = {len(cell.runs)})" if cell and len(cell.runs) < seeds else ""
-      cells.append(shown(cell, _mark(board, row.name, column, side)) + few)
-    rows.append([row.name + " (provisional)" * row.about["quick"], *cells])
+  """Return the scores of all rows on one side, and how many of their seeds learned the task."""
+  heads, rows = [""], [[row.name + " (provisional)" * row.about["quick"]] for row in board.rows]
+  for column in (column for column, each in board.columns if each == side):
+    gate = has_gate(board, column, side)
+    heads += [f"{column.name} ({_unit(board, column, side)})", *[f"{column.name} (learned)"] * gate]
+    for row, found in zip(board.rows, rows, strict=True):
+      seeds, cell = row.seeds, row.cells.get((column.name, side))
+      few = f" (n = {len(cell.values)})" if cell and len(cell.values) < seeds else ""
+      found.append(shown(cell, _mark(board, row.name, column, side)) + few)
+      found += [f"{cell.learned}/{len(cell.runs)}" if cell else MISSING] * gate
   return heads, rows
 
 
@@ -69,19 +79,28 @@ def _interval(found: Interval | None, digits: int = 2) -> str:
 
 
 def means(board: Board) -> Table:
-  """Return the means over columns of each row, what it is told apart in, and what it costs."""
-  sides = [side for side in SIDES if board.overall(side)]
-  heads = ["", *(f"worth {side}" for side in sides)]
-  heads += [f"better than {a}, {side} (p)" for a in ANCHORS for side in sides]
-  heads += [f"reciprocal rank {side}" for side in sides]
+  """Return the means over columns of each row, with and without the seeds that did not learn, what
+  it is told apart in, and what it costs.
+  """
+  sides = [(side, False) for side in SIDES if board.overall(side)]
+  sides += [(side, True) for side, _ in [*sides] if _unlearned(board, side)]
+  names = [side + ", seeds that learned" * learned for side, learned in sides]
+  heads = ["", *(f"worth {name}" for name in names)]
+  heads += [f"better than {a}, {name} (p)" for a in ANCHORS for name in names]
+  heads += [f"reciprocal rank {side}" for side, learned in sides if not learned]
   heads += ["differs from rope in", *(f"{what} against none" for what in COSTS)]
   rows = []
   for row in board.rows:
-    cells = [_interval(board.overall(side).get(row.name)) for side in sides]
+    cells = []
+    for side, learned in sides:
+      columns = board.shared(side)
+      left = len(row.over(columns, side, learned) or ())
+      few = f", {left} of {len(columns)} columns" if 0 < left < len(columns) else ""
+      cells.append(_interval(board.overall(side, learned).get(row.name)) + few)
     for anchor in ANCHORS:
-      found = [board.improvements(side, anchor).get(row.name) for side in sides]
+      found = [board.improvements(side, anchor, learned).get(row.name) for side, learned in sides]
       cells += [MISSING if f is None else f"{f.value:.2f} ({p_number(f.p)})" for f in found]
-    ranks = [board.ranks(side).get(row.name) for side in sides]
+    ranks = [board.ranks(side).get(row.name) for side, learned in sides if not learned]
     cells += [MISSING if each is None else f"{each:.2f}" for each in ranks]
     compared = sum(row.name in board.differences(c, s) for c, s in board.columns)
     told = f"{len(board.told(row.name))} of {compared}" if compared else MISSING
@@ -91,27 +110,46 @@ def means(board: Board) -> Table:
   return heads, rows
 
 
+def _unlearned(board: Board, side: str) -> bool:
+  """Return whether a seed of a column has not learned its task."""
+  cells = (cell for c, s in board.columns if s == side for cell in board.cells(c, s).values())
+  return any(cell.learned < len(cell.runs) for cell in cells)
+
+
+def named(names: Sequence[str], count: int) -> str:
+  """Return the best of so many rows in words: one by its name, and several as equal."""
+  if len(names) < 2:
+    return names[0] if names else MISSING
+  return f"all {count}" if len(names) == count else f"{len(names)} equal"
+
+
 def matters(board: Board) -> Table:
   """Return by how much encodings matter in each column, and the smallest difference that it can
   tell.
   """
-  heads = ["column", "need", "side", "best", "its score", *ANCHORS, "best − rope", "best − none"]
-  heads += ["least detectable", "median SD", "told apart from rope", "mean reach of the best"]
+  heads = ["column", "need", "side", "worth 0", "worth 1", "best", "its score", *ANCHORS]
+  heads += ["best − rope", "best − none", "learned", "least detectable", "median SD"]
+  heads += ["told apart from rope", "mean reach of the best"]
   rows = []
   for column, side in board.columns:
-    cells = board.cells(column, side)
-    best = max(cells, key=lambda name: cells[name].worth.mean())
-    of, top = cells[best].score, cells[best].estimate.mean
+    cells, found = board.cells(column, side), board.best(column, side)
+    best, of = cells[found[0]] if found else None, next(iter(cells.values())).score
     anchors = [cells.get(each) for each in ANCHORS]
     told = sum((column, side) in board.told(name) for name in cells)
     deviations = [c.estimate.sd for c in cells.values() if c.estimate.sd is not None]
     spread = statistics.median(deviations) if deviations else None
-    reach = cells[best].reach if side == "beyond" else None
+    reach = best.reach if best and side == "beyond" else None
+    ends = column.sides[side].nothing, column.sides[side].high
+    runs = [run for cell in cells.values() for run in cell.runs]
+    learned = f"{sum(cell.learned for cell in cells.values())}/{len(runs)}"
     numbers = [board.detectable(column, side), spread]
     rows.append([
-      column.name, column.control or column.need, side, best, of.number(top),
-      *(MISSING if c is None else of.number(c.estimate.mean) + _few(c) for c in anchors),
-      *(MISSING if c is None else of.number(top - c.estimate.mean, "+") for c in anchors),
+      column.name, column.control or column.need, side, *map(of.number, ends),
+      named(found, len(cells)), of.number(best.estimate.mean) if best else MISSING,
+      *(MISSING if c is None else of.number(c.estimate.mean) for c in anchors),
+      *(MISSING if None in (c, best) else of.number(best.estimate.mean - c.estimate.mean, "+")
+        for c in anchors),
+      learned if has_gate(board, column, "beyond") else MISSING,
       *(MISSING if each is None else of.number(each) for each in numbers),
       f"{told} of {len(cells) - 1}", MISSING if reach is None else f"{reach:.0f}",
     ])  # fmt: skip
@@ -119,10 +157,14 @@ def matters(board: Board) -> Table:
 
 
 def tuning(board: Board) -> Table:
-  """Return what the trials of each row have chosen in each column."""
+  """Return what the trials of each row have chosen in each column, and what they cost."""
   columns = list(dict.fromkeys(column for column, _ in board.columns))
-  rows = [[row.name, *(row.chosen.get(c.name, MISSING) for c in columns)] for row in board.rows]
-  return ["", *(each.name for each in columns)], rows
+  rows = []
+  for row in board.rows:
+    seconds = [run.score("time/cpu_seconds") or 0.0 for run in row.trials]
+    cost = f"{counted(len(row.trials), 'run')}, {lasting(sum(seconds))}"
+    rows.append([row.name, *(row.chosen.get(c.name, MISSING) for c in columns), cost])
+  return ["", *(each.name for each in columns), "trials, on one core"], rows
 
 
 def agreement(board: Board, variants: Sequence[Board]) -> Section:
@@ -138,8 +180,11 @@ def agreement(board: Board, variants: Sequence[Board]) -> Section:
         continue
       cells = [[found[name] for name in names] for found in (here, there)]
       found = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
-      best = [max(zip(names, each, strict=True), key=lambda x: x[1].worth.mean()) for each in cells]
-      shares = [f"{name}, {shown(cell)}" for name, cell in best]
+      shares = []
+      for each in cells:
+        best = [i for i, cell in enumerate(each) if cell.mean == max(c.mean for c in each)]
+        top = named([names[i] for i in best], len(names))
+        shares.append(f"{top}, {shown(each[best[0]])}")
       rows.append([other.suite.name, column.name, side, f"{len(names)}", _interval(found), *shares])
   about = "Spearman's ρ of the means of the rows that both have, with its 95 % interval over seeds."
   return Section("another size and another block", (heads, rows), [about])
@@ -152,25 +197,45 @@ def notes(board: Board) -> list[str]:
   said = [
     f"Suite {suite.name}, {board.track} track. "
     f"{counted(budget.seeds, 'seed')}; {len(budget.rates)} learning rates"
-    + (" times two values of the encoding's main option" if board.track == "tuned" else "")
-    + f", at {counted(len(budget.trial_seeds), 'seed')} of their own, chosen by validation.",
+    + (" times two values of the encoding's main option" if board.track != TRACKS[0] else "")
+    + f", at {counted(len(budget.trial_seeds), 'seed')} of their own, chosen by validation"
+    + (" a little beyond the lengths of training." if board.track == TRACKS[2] else "."),
     "± is half of the 95 % interval over seeds. ⁺ and ⁻: told apart from rope (p < 0.05, Holm's "
-    "correction over the rows of a column). [3/5]: three of five seeds learned the task; others "
-    "count as the low anchor beyond.",
-    "Worth is (score − low) / (high − low). Its interquartile mean is over the seeds of "
+    "correction over the rows of a column). Learned: seeds with at least 95 % right at the lengths "
+    "of training; others count with what they reached.",
+    "Worth is 0 for a guess and 1 for what the task allows; both stand in the first table. Its "
+    "interquartile mean is over the seeds of "
     + "; ".join(f"{side}: {', '.join(names) or 'no column'}" for side, names in shared.items())
     + ". Controls, columns with an encoder, which causal encodings lack, and columns that few rows "
     "have yet are no part of it.",
   ]
+  choices = [each for row in board.rows for each in row.chosen.items()]
+  if ties := sum(typed.startswith("not chosen") for _, typed in choices):
+    said.append(
+      f"Trials did not choose in {ties} of {len(choices)} cells, where the two values of the "
+      "option differ by no more than the seeds of trials do: these cells are means over both, as "
+      "far as both were trained."
+    )
   greatest = {
     name: f"rate={each.learning_rate * max(budget.rates):g}" for name, each in suite.columns.items()
   }
-  choices = [each for row in board.rows for each in row.chosen.items()]
-  if edge := sum(typed.endswith(greatest[name]) for name, typed in choices):
+  edges = sum(greatest[name] in typed for name, typed in choices)
+  if budget.doublings:
     said.append(
-      f"Trials chose the greatest rate in {edge} of {len(choices)} cells: even greater ones may be "
-      "better there."
+      f"Rates grow by factors of two, {budget.doublings} times on either side, until the best is "
+      "inside them. A cell whose best is at an edge even so is marked, and not ranked."
     )
+  elif edges:
+    said.append(
+      f"Trials chose the greatest rate in {edges} of {len(choices)} cells: even greater ones may "
+      "be better there."
+    )
+  for side, anchor in itertools.product(SIDES, ANCHORS):
+    if names := board.doubtful(side, anchor):
+      said.append(
+        f"Whether {', '.join(names)} is better than {anchor} over all columns ({side}) depends "
+        "on the seeds that did not learn: without them the sign is the other one."
+      )
   for column, side in board.columns:
     said += _of_column(board, column, side)
   for row in board.rows:
@@ -196,11 +261,12 @@ def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:
   means = [each.worth.mean() for each in cells.values()]
   if not column.control and len(cells) > 1 and max(means) - min(means) < SEEN:
     yield f"{column.name} ({side}) tells no rows apart: all are within {SEEN:g} of worth."
-  unlearned = [(n, c) for n, c in cells.items() if c.learned < len(c.runs)]
-  if side == "beyond" and unlearned:
-    unlearned.sort(key=lambda item: -item[1].of_all_seeds)
-    shares = [f"{name} {cell.score.number(cell.of_all_seeds)}" for name, cell in unlearned]
-    yield f"{column.name} ({side}), seeds that did not learn included: {', '.join(shares)}."
+  for anchor in ANCHORS if side == "beyond" else ():
+    if names := board.doubtful(side, anchor, column):
+      yield (
+        f"{column.name} ({side}): whether {', '.join(names)} is better than {anchor} depends on "
+        "the seeds that did not learn: without them the sign is the other one."
+      )
   needs_none = column.control == "A/A" and side == "within"
   if needs_none and any((column, side) in board.told(name) for name in cells):
     yield f"{column.name} ({side}) needs no order and tells rows apart: doubt this table."
@@ -226,11 +292,14 @@ def markdown(boards: Sequence[Board]) -> str:
 def latex(board: Board, side: str) -> str:
   """Return the scores of one side as a table for a paper, which needs booktabs."""
   heads, rows = scores(board, side)
-  best = set()
-  for at, (column, _) in enumerate([each for each in board.columns if each[1] == side], 1):
-    means = {n: c.worth.mean() for n, c in board.cells(column, side).items()}
-    top = max(means.values())
-    best |= {(i, at) for i, row in enumerate(board.rows) if means.get(row.name) == top}
+  at = {head.partition(" (")[0]: i for i, head in reversed([*enumerate(heads)])}
+  best = {
+    (i, at[column.name])
+    for column, each in board.columns
+    if each == side
+    for i, row in enumerate(board.rows)
+    if row.name in board.best(column, side)
+  }
   caption = f"Encodings {side} the lengths of training. " + " ".join(notes(board)[:2])
   label = f"tab:leaderboard-{board.track}-{side}"
   return paper.Paper((heads, rows), best, caption, label).latex

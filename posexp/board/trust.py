@@ -20,9 +20,9 @@ from typing import Any
 from scipy import special
 
 from posexp import reading, storage
-from posexp.board.rows import TRACKS, work
+from posexp.board.rows import work
 from posexp.board.standings import Standing
-from posexp.board.suite import Column, Suite, beginning_of
+from posexp.board.suite import TRACKS, Column, Suite, beginning_of
 from posexp.config import command_line, resolve, show
 from posexp.config.command_line import typed_for
 from posexp.config.overrides import read
@@ -121,7 +121,7 @@ def _check_scores(
   for side in sides:
     values = [*base.cells[column.name, side].values.values()]
     for run in runs:
-      value = column.value(run, side)
+      value = run.score(column.sides[side].score)
       if not agrees(value, values, column, side, len(runs) * len(sides)):
         raise UserError(
           f"calibration: {column.name}, {base.name}, seed {run.seed}: {column.sides[side].score} "

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from posexp import reading
-from posexp.board.rows import TRACKS, Row, about_row, cores
-from posexp.board.standings import chosen
-from posexp.board.suite import Column, Suite
+from posexp.board.choices import FACTOR, Choice
+from posexp.board.rows import Row, about_row, cores
+from posexp.board.suite import TRACKS, Column, Suite
 from posexp.board.trust import agrees, check_properties, config_of
 from posexp.config import show
 from posexp.config.overrides import read
@@ -32,6 +32,7 @@ from posexp.runs.identity import settings
 from posexp.runs.records import read_records
 
 SAME = 1e-6  # of scores on the same processor, with the same versions
+ENDS = ((min, -1), (max, 1))  # of the rates that are tried
 AGAIN = 3  # results of an entry that are trained again
 
 
@@ -121,7 +122,11 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   free = {"encoding", "train.learning_rate", *(o.key_or_group for o in read(about["options"]))}
   sha256 = (about["code"] or {}).get("sha256")
   budget = suite.budget(about["quick"])
-  rates = [float(f"{column.learning_rate * each:g}") for each in budget.rates]
+  grid = [column.learning_rate * each for each in budget.rates]
+  low, high = (end(grid) * FACTOR ** (sign * budget.doublings) for end, sign in ENDS)
+  steps = range(-budget.doublings, budget.doublings + 1)
+  every = {float(f"{rate * FACTOR**step:g}") for rate in grid for step in steps}
+  rates = sorted(each for each in every if low * 0.99 < each < high * 1.01)
   for run in runs:
     if (rate := run.settings["train.learning_rate"]) not in rates:
       raise UserError(f"{_named(run)} has train.learning_rate={show(rate)}, not of {show(rates)}")
@@ -132,15 +137,22 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
     used = (run.config.get("plugins") or {}).get("encoding", {}).get("sha256")
     if (run.encoding, used) != (about["encoding"], sha256):
       raise UserError(f"{_named(run)} was trained with another encoding than the row's")
-  tracks = TRACKS[: 1 + budget.option]
-  best = {point.runs[0].digest for track in tracks if (point := chosen(runs, about, track))}
-  want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
-  trials = len(rates) * len(tracks) * len(budget.trial_seeds)
+  choice = Choice.of(runs, about["default"], column)
+  tracks = column.tracks if budget.option else TRACKS[:1]
+  chosen = [[p.runs[0].digest for p in choice.of_track(t)] for t in tracks] if choice else []
   found = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
-  if found != want or len(runs) - len(found) != trials:
+  # Of points that tie, one is enough.
+  best = {digest for each in chosen for digest in each} & dict(found).keys()
+  missing = not all(any(digest in best for digest in each) for each in chosen)
+  want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
+  tried = len(choice.rates) if choice else len(grid)
+  trials = max(tried, len(grid)) * (1 + budget.option) * len(budget.trial_seeds)
+  if choice and (rate := choice.next_rate(budget)) is not None:
+    raise UserError(f"its best rate is at an edge: the suite asks for trials at {rate:g}, too")
+  if missing or found != want or len(runs) - len(found) != trials:
     raise UserError(
       f"it has {counted(len(runs) - len(found), 'trial')} and {counted(len(found), 'result')}; the "
-      f"suite asks for {trials}, and for {len(want)} results of what they chose, each seed once"
+      f"suite asks for {trials}, and for all seeds of what they chose in each track, each once"
     )
 
 
@@ -174,14 +186,14 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
   """
   if now.digest != before.digest:
     raise UserError(f"its options are not those of its digest, and give {now.digest}")
-  for side in column.sides:
-    said, found = column.value(before, side), column.value(now, side)
-    values = [value for run in alike if (value := column.value(run, side)) is not None]
+  for side, of in column.sides.items():
+    said, found = before.score(of.score), now.score(of.score)
+    values = [value for run in alike if (value := run.score(of.score)) is not None]
     close = said == found or abs(said - found) <= SAME * max(1.0, abs(said))
     if not close and (
       _place(before) == _place(now) or not agrees(found, values, column, side, 2 * AGAIN)
     ):
-      raise UserError(f"{column.sides[side].score} is {said}, and trained again {found}")
+      raise UserError(f"{of.score} is {said}, and trained again {found}")
     how = "to the digit" if close else "within its distribution"
     yield f"{column.name} ({side}) {_named(before)}: {found:.6g}, {how}"
 

@@ -9,11 +9,11 @@ README.md with the task, the data, the encoding, the versions and the results. I
 python -m posexp.inspect hf:FOLDER.
 
 A language model is written if an architecture of transformers is the same model. With model=llama
-and encoding=rope it is a Llama; other scalings, windows, biases, norms of queries and keys and layers
-without positions make it Mistral, Qwen 2 or 3, SmolLM3, OLMo 2 or GPT-NeoX. GPT-2 has learned
-positions, model.embed_scale=none, model.bias=qkv+out+feed_forward and model.feed_forward=gelu_tanh. A
-classifier of texts is written as BERT: model=bert and encoding=learned. Otherwise the message names
-the option that stands in the way.
+and encoding=rope it is a Llama; other scalings, windows, biases, norms of queries and keys and
+layers without positions make it Mistral, Qwen 2 or 3, SmolLM3, OLMo 2 or GPT-NeoX. GPT-2 has
+learned positions, model.embed_scale=none, model.bias=qkv+out+feed_forward and
+model.feed_forward=gelu_tanh. A classifier of texts is written as BERT: model=bert and
+encoding=learned. Otherwise the message names the option that stands in the way.
 """
 
 from __future__ import annotations

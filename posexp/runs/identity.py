@@ -95,6 +95,7 @@ NEUTRAL = {
   "task.values": (1,),
   "task.years": (0.2,),
   "task.tokenizer": ("bpe",),
+  "task.validated": ([], ()),
 }
 # Encodings in which other parameters decay as "matrices" than as "kernels".
 DECAYED = re.compile(r"\b(fire|path|selective_rope)\b")

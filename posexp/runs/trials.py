@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posexp.config.schema import flat
@@ -54,18 +54,10 @@ class Tuning:
 
     Of equals, as where all are right, it is that with the lower validation loss, then the first.
     """
-    most = max(len(point.runs) for point in self.points)
+    most = max((len(point.runs) for point in self.points), default=0)
     sound = [each for each in self.points if each.mean is not None and len(each.runs) == most]
     sign = 1 if self.score is None or self.score.metric.higher_is_better else -1
     return max(sound, key=lambda each: (sign * each.mean, -(each.loss or 0.0)), default=None)
-
-  def among(self, values: Mapping[str, Any]) -> Tuning:
-    """Return only the trials that have some values of the tuned options."""
-    if not values:
-      return self
-    tried = {key: value for key, value in values.items() if key in self.points[0].values}
-    kept = [p for p in self.points if all(p.values[key] == tried[key] for key in tried)]
-    return dataclasses.replace(self, points=kept)
 
   @property
   def tuned(self) -> str | None:

@@ -42,7 +42,7 @@ from posexp.training.device_shares import devices
 log = logging.getLogger("posexp")
 
 Means = Callable[[Sequence[Path]], Iterable[str]]
-Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
+Trainer = Callable[[Iterable[Member]], Iterator[Report | None]]
 
 
 def trainer_for(
@@ -79,14 +79,14 @@ def trainer_for(
   return lambda members: train_in_workers(members, train, bound_to, cfg), True
 
 
-def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
+def train_here(members: Iterable[Member], train: Train) -> Iterator[Report]:
   """Train the runs one after another in this process, which prints what the first one says.
 
   What the others say is in their train.log, and warnings are printed, too.
   """
-  for member in members:
+  for number, member in enumerate(members):
     yield member, RUNNING, ""
-    with contextlib.nullcontext() if member is members[0] else _quiet():
+    with _quiet() if number else contextlib.nullcontext():
       found = attempt(train, member)
     yield member, *found
 

@@ -44,8 +44,6 @@ class Member:
   duplicate_of: Member | None = None  # the first member that is the same run
   of: str = ""  # of a trial: the group that it is to improve
   fixed: Member | None = None  # of a run with tuned options: that with the fixed ones
-  # Of a run with tuned options: values that the trials have among which it chooses.
-  among: dict[str, Any] = dataclasses.field(default_factory=dict)
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
   reason: str = ""  # of a failure, or why it is not trained here
@@ -169,6 +167,11 @@ class Sweep:
     """The members that are runs of their own."""
     return [m for m in self.members if m.duplicate_of is None and not m.unsuited]
 
+  @property
+  def name(self) -> str:
+    """What no other sweep of these runs is called."""
+    return "\n".join(str(member.path) for member in self.runs if member.fixed is None)
+
   def in_state(self, state: str) -> list[Member]:
     """Return the runs that are in a state."""
     return [member for member in self.runs if member.state == state]
@@ -182,9 +185,8 @@ class Sweep:
     place, runs = Path(self.members[0].config["runs"]), self.runs
     ready = [member.path for member in runs if member.is_ready]
     plan = self.plan._replace(runs=ready, more=len(runs) - len(ready))
-    name = "\n".join(str(member.path) for member in runs if member.fixed is None)
     done = all(member.state == DONE for member in runs)
-    keep_plan(place, name, None if done else plan)
+    keep_plan(place, self.name, None if done else plan)
 
   def to_train(self) -> list[Member]:
     """Return the runs that are to be trained; says of all others why not."""

@@ -24,7 +24,7 @@ from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
 from posexp.errors import UserError, counted, lasting, near
 from posexp.runs import Run, read_runs
-from posexp.runs.trials import Tuning, tunings
+from posexp.runs.trials import Point, Tuning, tunings
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
 
 # Options of training that decide how long a run takes.
@@ -173,16 +173,21 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
       continue
     if group not in found:
       found[group] = tunings(read_runs([group / "trials"], trials=True)[0])[0]
-    if (best := found[group].among(each.among).best) is None:
+    if (best := found[group].best) is None:
       each.state, each.reason = FAILED, "all of its trials diverged"
       continue
-    each.config = _with(each.config, best.values)
-    each.path = each.fixed.path.parents[1] / best.runs[0].path.parent.name / each.fixed.path.name
+    each.config, each.path = chosen_run(each.fixed, best)
     if (same := known.setdefault(each.path, each)) is not each:
       each.duplicate_of = same
     elif each.finished and not each.config["rerun"]:
       each.state = DONE
     yield each, best.typed or "the fixed options"
+
+
+def chosen_run(fixed: Member, point: Point) -> tuple[dict[str, Any], Path]:
+  """Return the config and the folder of a run with the options of a point instead of its own."""
+  group = fixed.path.parents[1] / point.runs[0].path.parent.name
+  return _with(fixed.config, point.values), group / fixed.path.name
 
 
 WAITS = {  # the state of a trial -> why tuned runs wait

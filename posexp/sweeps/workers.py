@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
@@ -28,10 +28,14 @@ SECONDS = 1.0  # between two looks at the progress of the runs
 
 
 def train_in_workers(
-  members: Sequence[Member], train: Train, bound_to: Sequence[dict[str, str]], cfg: DictConfig
+  members: Iterable[Member | None],
+  train: Train,
+  bound_to: Sequence[dict[str, str]],
+  cfg: DictConfig,
 ) -> Iterator[Report | None]:
   """Train the runs in several processes, one for each environment in `bound_to`.
 
+  `members` may say which is next when it is asked, and None while another run has to end before.
   Each process is a pool of its own. If it dies, only its run fails, if it had one, and another
   takes its place.
   """
@@ -39,7 +43,7 @@ def train_in_workers(
   folder.mkdir(parents=True, exist_ok=True)
   files = [folder / f"worker-{number}.log" for number in range(len(bound_to))]
   context = Context.of(cfg)
-  waiting, idle = deque(members), deque(range(len(bound_to)))
+  waiting, idle = iter(members), deque(range(len(bound_to)))
   pools: dict[int, ProcessPoolExecutor] = {}  # by the number of the worker
   busy: dict[Future, tuple[Member, int]] = {}
 
@@ -56,11 +60,13 @@ def train_in_workers(
       return begun(member, number)
 
   try:
-    while waiting or busy:
-      while waiting and idle:
-        member, number = waiting.popleft(), idle.popleft()
+    while True:
+      while idle and (member := next(waiting, None)) is not None:
+        number = idle.popleft()
         busy[begun(member, number)] = member, number
         yield member, RUNNING, ""
+      if not busy:
+        return
       for future in futures.wait(busy, SECONDS, futures.FIRST_COMPLETED).done:
         member, number = busy.pop(future)
         idle.append(number)

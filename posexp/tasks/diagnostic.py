@@ -33,6 +33,7 @@ from posexp.tasks.results import (
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
+FURTHER = "validation_beyond"  # a split of lengths that are neither trained nor tested
 BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
 
 
@@ -163,6 +164,7 @@ class Drawn(Answers):
     within = tuple(n for n in task.lengths if n <= task.longest)
     beyond = tuple(n for n in task.lengths if n > task.longest)
     found = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    found |= {FURTHER: task.validated}
     return {split: each for split, each in found.items() if each}
 
   @functools.cached_property
@@ -184,7 +186,7 @@ class Drawn(Answers):
       if split == "train":
         continue
       random = np.random.default_rng(zlib.crc32(f"{self.task.name} {split}".encode()))
-      mixed = split == "validation"
+      mixed = split in ("validation", FURTHER)
       lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
       found[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
     return found
@@ -209,6 +211,7 @@ class Diagnostic(Answering):
   longest: Length = 20
   lengths: tuple[int, ...] = LENGTHS
   examples: Count = 500
+  validated: tuple[int, ...] = ()  # lengths a little beyond `longest`, of a second validation
   form: Literal["decoder", "encoder"] = "decoder"
 
   def draw(self, random: np.random.Generator, n: int) -> Example:
@@ -225,12 +228,26 @@ class Diagnostic(Answering):
       raise ValueError(f"shortest must be at most longest={self.longest}, not {self.shortest}")
     if not self.lengths or min(self.lengths) < 1 or sorted(set(self.lengths)) != [*self.lengths]:
       raise ValueError("lengths must be numbers from 1 on, each larger than the one before")
+    for n in self.validated:
+      if not self.longest < n <= 1.5 * self.longest or n in self.lengths:
+        raise ValueError(
+          f"validated must hold lengths above longest={self.longest}, at most half as long again, "
+          f"and none of lengths, not {n}"
+        )
     answer = self.draw(np.random.default_rng(0), self.longest)[1]
     if self.form == "encoder" and len(answer) != 1:
       raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
 
   def prepare(self, folder: Path) -> Drawn:
     return Drawn(self)
+
+  def measure(self, data: Answers, snapshot: Snapshot, split: str) -> dict[str, float]:
+    """Return the metrics of a split; of validation, exact match a little beyond training, too."""
+    found = super().measure(data, snapshot, split)
+    if split == "validation" and self.validated:
+      beyond = super().measure(data, snapshot, FURTHER)
+      found |= {"exact_match/beyond": beyond["exact_match"]}
+    return found
 
   def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond, and how far the model reaches."""

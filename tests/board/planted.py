@@ -74,7 +74,7 @@ def planted(tmp_path, monkeypatch):
     random = np.random.default_rng([config["seed"], sum(map(ord, config["task"]["name"]))])
     summary, examples = {"step": 4}, {}
     row = {"validation/exact_match": 0.9 + 0.01 * (rate == 2e-3) - 1e-9 * config["seed"]}
-    row |= {"validation/loss": 0.5, "time/seconds": float(len(trained))}
+    row |= {"validation/loss": 0.5, "time/seconds": float(len(trained))} | train.validation(config)
     row["time/cpu_seconds"] = 3.0 + (name == "rope")
     if config.get("trial"):
       summary["headline"] = ["validation/exact_match"]
@@ -101,6 +101,7 @@ def planted(tmp_path, monkeypatch):
 
   monkeypatch.setattr(verification, "train_again", again)
   train.stops, train.trained, train.checked = None, trained, checked
+  train.validation = lambda config: {}
   monkeypatch.setattr("posexp.train.train", train)
   return train
 

@@ -95,7 +95,7 @@ def test_a_preset_is_the_family_of_its_name(kind, name, labels):
       "rpr",
       {},
       {},
-      "has encoding=rpr in layer 0; .* has encoding=rope there: train with that, or with model=llama e",
+      "has encoding=rpr in layer 0; .* has encoding=rope there: train with that, or with model=",
     ),
     (
       "learned",

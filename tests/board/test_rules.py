@@ -1,0 +1,196 @@
+"""Rules of the leaderboard: what a seed that has not learned, a rate at an edge, trials that tie
+and an encoding that knows trained places alone are worth, and what is trained in a given time.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from planted import SUITE, board, planted, tiny, typed
+
+from posexp.board import command, rows, tables
+from posexp.board.choices import Choice
+from posexp.board.standings import Board, Cell, Standing
+from posexp.board.suite import Budget, Column, Side, Suite
+from posexp.runs import Run
+from posexp.runs.lengths import extrapolation
+from posexp.runs.records import read_records
+
+COLUMN = Column(
+  "copy", "copy", ("task=copy",), 1e-3, Side("test/exact_match", 0.25, 1),
+  Side("beyond/area", 0.25, 1), validation_beyond="validation/exact_match/beyond",
+)  # fmt: skip
+BOTH = Budget(2, (1000, 1001, 1002), doublings=3)
+DEFAULT = {"mine.pace": 0.1}
+
+
+def run(seed, summary, trial=None, **values):
+  config = {"seed": seed, "encoding": "mine", "task": {"kind": "copy", "name": "copy"}}
+  config |= {"trial": trial, "train": {"learning_rate": 1e-3}, "mine": {"pace": 0.1}} | values
+  digest = f"{abs(hash(str([config['train'], config['mine']]))):012d}"[:12]
+  place = Path(digest, f"seed={seed}")
+  return Run(place, config, {"encoding": "mine", "task.name": "copy"}, summary)
+
+
+def result(seed, within, *beyond):
+  lengths = {f"beyond/exact_match/{8 * 2**i}": each for i, each in enumerate(beyond)}
+  summary = {"test/exact_match": within, "test/exact_match/4": within, **lengths}
+  summary["gates"] = {"beyond": {"metric": "test/exact_match", "least": 0.95}}
+  return run(seed, summary | extrapolation(summary))
+
+
+def trials(scores):
+  """Return trials of some rates and options: {(rate, pace): (within, beyond, loss)}."""
+  return [
+    run(
+      seed,
+      {"headline": ["validation/exact_match"], "validation/exact_match": within + spread,
+       "validation/exact_match/beyond": beyond + spread, "validation/loss": loss},
+      "f" * 12, train={"learning_rate": rate}, mine={"pace": pace},
+    )
+    for (rate, pace), (within, beyond, loss) in scores.items()
+    for seed, spread in zip((1000, 1001, 1002), (-0.01, 0.0, 0.01), strict=True)
+  ]  # fmt: skip
+
+
+def a_board(**results):
+  """Return a board with a row for each list of results."""
+  suite = Suite("tiny", {"copy": COLUMN}, BOTH, BOTH, {})
+  found = [
+    Standing(
+      name, {"quick": False, "encoding": name}, "default",
+      {("copy", side): Cell(COLUMN, side, {"": runs}) for side in COLUMN.sides}, {}, [], 2, [],
+    )
+    for name, runs in results.items()
+  ]  # fmt: skip
+  return Board.of(suite, found, "default")
+
+
+def test_a_seed_with_94_percent_counts_with_what_it_reached_and_one_without_learning_is_told():
+  near, whole = [result(0, 0.94, 0.9, 0.9)], [result(1, 1.0, 0.5, 0.5), result(2, 1.0, 0.5, 0.5)]
+  found = a_board(rope=[*whole[:1], result(2, 1.0, 0.52, 0.5)], none=[*near, *whole], fire=whole)
+  cell = found.cells(COLUMN, "beyond")["none"]
+  assert cell.values[0] == pytest.approx(near[0].score("beyond/area"))
+  assert (cell.learned, len(cell.runs)) == (2, 3)
+  assert (
+    cell.mean > cell.of_learned.mean == pytest.approx(found.cells(COLUMN, "beyond")["fire"].mean)
+  )
+  assert found.doubtful("beyond", "rope", COLUMN) == ["none"]
+  text = tables.markdown([found])
+  assert "whether none is better than rope depends on the seeds that did not learn" in " ".join(
+    text.split()
+  )
+  assert "2/3" in text
+  assert "| 2 equal |" in re.sub(" +", " ", text)  # fire and rope, at the lengths of training
+
+
+def test_an_encoding_that_knows_trained_places_alone_is_worth_nothing_beyond():
+  guessing = [result(seed, 1.0, 0.25, 0.25) for seed in range(2)]
+  lost = [result(seed, 0.25, 0.25, 0.25) for seed in range(2)]
+  found = a_board(rope=guessing, none=lost)
+  worth = {name: cell.mean for name, cell in found.cells(COLUMN, "beyond").items()}
+  assert worth["none"] == 0
+  assert 0 < worth["rope"] < 0.3  # for the length of training, with which an area begins
+  assert found.cells(COLUMN, "within")["rope"].mean == 1
+
+
+def test_rates_grow_on_the_side_of_the_best_until_it_is_inside():
+  rising = {(rate * 1e-3, 0.1): (0.9, 0.1, 1 / rate) for rate in (0.5, 1, 2)}
+  at = lambda scores, budget=BOTH: Choice.of(trials(scores), DEFAULT, COLUMN).next_rate(budget)  # noqa: E731
+  assert at(rising) == 4e-3  # where scores tie, the loss decides
+  assert at(rising | {(4e-3, 0.1): (0.8, 0.1, 0.1)}) is None
+  assert at(rising | {(each * 1e-3, 0.1): (0.9, 0.1, 0.1 / each) for each in (4, 8)}) == 16e-3
+  assert at(rising | {(each * 1e-3, 0.1): (0.9, 0.1, 0.1 / each) for each in (4, 8, 16)}) is None
+  assert at(rising, Budget(2, (1000,))) is None
+  falling = {(rate * 1e-3, 0.1): (0.9, 0.1, rate) for rate in (0.5, 1, 2)}
+  assert at(falling) == 0.25e-3
+
+
+def test_options_are_chosen_within_and_beyond_and_neither_where_trials_tie():
+  grid = {(rate * 1e-3, pace): (0.5, 0.1, 1) for rate in (0.5, 2) for pace in (0.1, 0.5)}
+
+  def chosen(**by_pace):
+    values = {0.1: by_pace["default"], 0.5: by_pace["other"]}
+    found = Choice.of(
+      trials(grid | {(1e-3, pace): (*each, 1) for pace, each in values.items()}), DEFAULT, COLUMN
+    )
+    assert [p.values["train.learning_rate"] for p in found.best] == [1e-3, 1e-3]
+    tracks = {
+      track: [p.values["mine.pace"] for p in found.of_track(track)] for track in COLUMN.tracks
+    }
+    return [*tracks.values()], [p.values["mine.pace"] for p in found.results(option=True)]
+
+  tie = [0.1, 0.5]
+  assert chosen(default=(0.98, 0.1), other=(0.98, 0.9)) == ([[0.1], tie, [0.5]], tie)
+  assert chosen(default=(0.98, 0.3), other=(0.975, 0.305)) == ([[0.1], tie, tie], tie)
+  assert chosen(default=(0.98, 0.9), other=(0.8, 0.1)) == ([[0.1], [0.1], [0.1]], [0.1])
+  assert chosen(default=(0.8, 0.9), other=(0.98, 0.1)) == ([[0.1], [0.5], [0.1]], tie)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+  return planted(tmp_path, monkeypatch)
+
+
+def test_a_cell_at_an_edge_is_marked_and_not_ranked_and_another_is_bracketed(home):
+  budget = SUITE["whole"] | {"doublings": 1}
+  Path("suite.yaml").write_text(yaml.safe_dump(SUITE | {"whole": budget}))
+  best = {"rope": 4e-3, "none": 1e-3}
+  home.validation = lambda config: {
+    "validation/exact_match": 0.9 - abs(config["train"]["learning_rate"] - best[config["encoding"]])
+  }
+  typed("encoding=rope,none", "--columns", "copy")
+  found = board("rope", "none")
+  cells = found.cells(tiny().columns["copy"], "beyond")
+  assert {name: cell.at_edge for name, cell in cells.items()} == {"rope": True, "none": False}
+  tried = {each["train"]["learning_rate"] for each in home.trained if each["encoding"] == "rope"}
+  assert tried == {5e-4, 1e-3, 2e-3, 4e-3}
+  assert found.best(tiny().columns["copy"], "beyond") == ["none"]
+  assert "rope" not in found.overall("beyond")
+  text = tables.markdown([found])
+  assert "at an edge" in text
+  assert "16 runs" in text  # what the trials of rope cost
+  typed("--verify", "out/none.parquet")
+
+
+def test_trials_that_tie_choose_nothing_and_both_are_shown(home):
+  typed("encoding=mine", "plugins=mine.py", "--columns", "copy")
+  (mine,) = board("mine", track="tuned within").rows
+  assert mine.chosen["copy"].startswith("not chosen: mine.pace=0.1 ")
+  cell = mine.cells["copy", "beyond"]
+  parts = [dataclasses.replace(cell, points={"": runs}) for runs in cell.points.values()]
+  assert cell.values[0] == pytest.approx(sum(each.values[0] for each in parts) / 2)
+  assert "not chosen: " in tables.shown(cell)
+
+
+def test_what_fits_the_time_is_trained_column_by_column_and_the_rest_later(home, monkeypatch):
+  rows_of = {"rows": {"rope": "rope", "none": "none"}}
+  Path("suite.yaml").write_text(yaml.safe_dump(SUITE | rows_of))
+  now = [0.0]
+  clock = SimpleNamespace(monotonic=lambda: now[0])
+  monkeypatch.setattr(rows, "time", clock)
+  monkeypatch.setattr(command, "time", clock)
+
+  def lasting(config):
+    now[0] += 30
+    return {"time/seconds": 30.0}
+
+  home.validation = lasting
+  typed("--for", "10m")
+  assert now[0] <= 600
+  assert len(home.trained) == 20
+  assert {each["task"]["name"] for each in home.trained} == {"copy"}
+  order = [each["encoding"] for each in home.trained]
+  assert order == sorted(order)  # none is complete up to two seeds, and then comes rope
+  before = 0
+  while before < (before := len(home.trained)):
+    typed("--for", "10m")
+  assert before == 36 + 30
+  names = [(each["task"]["name"], each["seed"]) for each in home.trained]
+  assert len({str(each) for each in home.trained}) == len(home.trained)
+  assert names.index(("copy", 2)) > names.index(("majority", 1))  # the last seeds come last
+  every = read_records(Path("out/rope.parquet"), trials=True)
+  assert {run.task for run in every} == {"copy", "majority"}
