@@ -58,8 +58,8 @@ def header(
   for label, text in rows.items():
     log.info("%s", printable(f"{label:<9} {text}").rstrip())
   notes = [*data.notes, *getattr(spec, "notes", ())]
-  given = train["steps"] is not None or train["epochs"] is not None  # else it is shortened
-  if given and train["warmup"] >= facts["steps"] > 0:
+  asked = train["steps"] is not None or train["epochs"] is not None  # else warmup is shortened
+  if asked and train["warmup"] >= facts["steps"] > 0:
     notes.append(
       "the learning rate rises to the last step and never falls, as "
       f"train.warmup={train['warmup']} is no shorter than training"
