@@ -173,7 +173,8 @@ def _of_order(summary: Mapping[str, Any], bag: str, ahead: float) -> Iterator[st
   """Yield what a result says of order: the model is so many points ahead of a bag of words."""
   trained = Trained(**summary["trained"]) if "trained" in summary else None
   if trained and (lacking := trained.lacking()):
-    yield f"not trained, so that nothing is known of order: {lacking}"
+    blind = "; where order is all, a model with encoding=none stays at chance" * trained.at_chance
+    yield f"not trained, so that nothing is known of order: {lacking}{blind}"
     return
   if abs(ahead) >= ORDER_COUNTS:
     return
