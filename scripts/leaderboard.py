@@ -1,10 +1,11 @@
 """Draws the pages of docs/leaderboard from records, and freezes a suite.
 
-    python scripts/leaderboard.py            README.md, heat maps and LaTeX; columns.md
+    python scripts/leaderboard.py            README.md, tables.md, heat maps, LaTeX and columns.md
     python scripts/leaderboard.py --freeze   writes what is frozen to the end of the file of the
                                              suite and of each variant: digests of test examples,
                                              and what calibration compares
 
+README.md has what to use for each need, and tables.md, which is written as a whole, all tables.
 Published rows are docs/leaderboard/records/*.parquet. Those of a variant stand in a folder of its
 name there, and docs/leaderboard/rope@2.parquet has runs with two threads. What stands between the
 comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
@@ -25,11 +26,15 @@ from posexp.board import page, tables
 from posexp.board.standings import Board, Standing, boards, of_folder
 from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
 from posexp.board.trust import SEEDS, config_of
-from posexp.reporting.text import MISSING, Section, document
+from posexp.reporting.text import MISSING, Section, document, tabulated
 
 HERE = Path(__file__).parents[1] / "docs" / "leaderboard"
 BLOCK = re.compile(r"(<!-- tables -->\n).*?(<!-- end -->)", re.S)
 CALIBRATING = {"columns": ("copy", "digits"), "encodings": ("none", "rope")}
+CAPTION = {
+  "beyond": "Worth on inputs longer than all of training: 0 is a guess, and 1 is all right.",
+  "within": "The same at the lengths of training. A cell is empty where nobody has trained it.",
+}
 NOTHING = "No row has been trained yet, so there is no table.\n\n"
 
 
@@ -123,18 +128,13 @@ def main() -> None:
     (HERE / "leaderboard.md").unlink()  # which stands in README.md
     (HERE / "leaderboard.html").unlink()  # which is made whenever the site is
   others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
-  shown = (
-    "On the site, [a page](leaderboard.html) has these tables; sort them, and choose columns.\n\n"
-  )
-  maps = "".join(
-    f"![worth {side} in the {board.track} track]({board.track.replace(' ', '-')}-{side}.svg)\n\n"
-    for board in tracks
-    for side in dict.fromkeys(side for _, side in board.columns)
-  )
-  text = tables.markdown(tracks)
+  maps = (f"![{CAPTION[side]}](default-{side}.svg)\n\n{CAPTION[side]}\n\n" for side in CAPTION)
+  front = "".join(f"{tabulated(tables.answers(each), 'pipe', 'left')}\n\n" for each in tracks[:1])
+  fill("README.md", front + "".join(maps) if tracks else NOTHING)
+  text = "# All tables of the leaderboard\n\n" + tables.markdown(tracks)
   if any(other.rows for other in others):
     text += "\n" + document([tables.agreement(tracks[0], others)])
-  fill("README.md", shown + maps + text if tracks else NOTHING)
+  storage.write(HERE / "tables.md", text.rstrip() + "\n")
   fill("columns.md", can_tell(suite, rows))
 
 

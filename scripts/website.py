@@ -44,7 +44,7 @@ SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, o
   r"<m[io]>([a-z]{2,})</m[io]>": r'<mo lspace="0.17em" rspace="0.1em">\1</mo>',
   r"<mo[^>]*>&#x0007C;</mo>": r'<mo stretchy="false" lspace="0.1em" rspace="0.1em">|</mo>',
 }
-WIDE = "index.md", "encodings.md"
+WIDE = "index.md", "encodings.md", "leaderboard/README.md"
 GROUPS = {
   "encoding": "Encodings",
   "model": "Models",
@@ -85,9 +85,10 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
   """Add what is not written by hand: the options, the leaderboard, and the font of formulas."""
   files.append(File.generated(config, "options.md", content=options()))
+  files.remove(files.get_file_from_path("leaderboard/tables.md"))  # in place of it:
   suite = Suite.read()
   tracks = boards(suite, of_folder(ROOT / "docs/leaderboard/records", suite))
-  made = leaderboard.page(tracks)
+  made = leaderboard.page(tracks, back="index.html")
   files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
   files.append(File.generated(config, "assets/tables.js", content=sorting()))
   package = importlib.util.find_spec("ziamath")
@@ -103,6 +104,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: object) -> str:
   """
   if page.file.src_uri in WIDE:
     page.meta["hide"] = ["navigation"]
+  if page.file.src_uri == "leaderboard/README.md":
+    markdown = markdown.replace("](tables.md)", "](leaderboard.html)")
   if page.file.src_uri == "benchmarks/README.md":
     markdown = re.sub(r"\]\((\S+)/\w+\.csv\)", lambda to: f"](#{place(to[1])})", markdown)
     markdown += "\n## All tables\n\n" + "\n\n".join(measured())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -17,19 +18,45 @@ from posexp.reporting.text import Table, one_line
 
 MAP = {"scheme": "yellowgreenblue"}
 CHOOSE = """
-for (const box of document.querySelectorAll(".columns input")) box.onchange = () => {
-  const off = [...document.querySelectorAll(".columns input:not(:checked)")].map((b) => b.value);
+const boxes = [...document.querySelectorAll(".columns input")];
+for (const box of boxes) box.onchange = () => {
+  const off = boxes.filter((each) => !each.checked).map((each) => each.value);
   for (const cell of document.querySelectorAll("[data-column]"))
     cell.hidden = off.includes(cell.dataset.column);
   for (const { spec } of charts.specs) spec.params.find((each) => each.name === "off").value = off;
   for (const { view } of views.values()) view.signal("off", off).runAsync();
 };
 """
+STYLE = """[hidden] { display: none; }
+:is(th, td).words { text-align: left; }
+section h3 { margin-top: 1.6rem; }
+"""
+TITLE = "Leaderboard of positional encodings"
+INTRODUCTION = (
+  "Which encoding suits a task, by how much does it matter, and how sure is that? Rows are "
+  "encodings, and columns are tasks, each of which needs one thing: to copy, to count, to look "
+  "something up. All rows have the same model, the same batches and as many trials.",
+  "Worth is 0 for a guess and 1 for what the task allows. A cell is empty where an encoding that "
+  "is defined for causal attention only has no place in the task's encoder, or where nobody has "
+  "trained it. A/A names a control that needs no order: what differs there at the lengths of "
+  "training differs by chance.",
+  "Untick the columns that do not concern you, and rows in any table; click a heading to sort by "
+  "it, and a row to highlight it. Point at a cell for its seeds and for what trials chose.",
+)
+WHERE = {
+  "within": "At the lengths of training.",
+  "beyond": "On inputs that are longer than all of training.",
+}
+TRACK = {
+  "default": "Learning rates are tuned, and options are as the encoding's paper has them.",
+  "tuned within": "An option of each encoding is tuned, too, at the lengths of training.",
+  "tuned beyond": "An option of each encoding is tuned, too, a little beyond these lengths.",
+}
 
 
 def heat_map(board: Board, side: str) -> dict[str, Any]:
   """Return a map of what each row is worth in each column, as a Vega-Lite spec."""
-  columns = [column.name for column, each in board.columns if each == side]
+  columns = [column for column, each in board.columns if each == side]
   names, axis, step = vega.row_labels([row.name for row in board.rows])
   data = []
   for row, name in zip(board.rows, names, strict=True):
@@ -38,35 +65,40 @@ def heat_map(board: Board, side: str) -> dict[str, Any]:
         worth = float(cell.worth.mean())
         seeds = " ".join(map(cell.score.number, cell.values.values()))
         data.append({"group": row.name, "row": name, "x": column, "seeds": seeds,
-                     "worth": vega.plain(worth), "share": min(max(worth, 0.0), 1.0),
+                     "worth": f"{worth:.2f}", "share": min(max(worth, 0.0), 1.0),
                      "shown": f"{cell.score.title}: {shown(cell)}",
                      "chosen": row.chosen[column]})  # fmt: skip
-  x: dict[str, Any] = {"field": "x", "type": "nominal", "sort": columns, "title": None}
-  x |= {"axis": {"labelAngle": -40, "labelOverlap": False, "domain": False, "ticks": False}}
+  needs = json.dumps({column.name: column.label for column in columns})
+  x: dict[str, Any] = {"field": "x", "type": "nominal", "sort": [each.name for each in columns]}
+  x |= {"title": "what the task needs"}
+  x |= {"axis": {"labelAngle": -40, "labelOverlap": False, "domain": False, "ticks": False,
+                 "labelExpr": f"({needs})[datum.value]"}}  # fmt: skip
   y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": names}
-  y |= {"title": None, "axis": axis}
+  y |= {"title": "encoding", "axis": axis}
+  legend = {"title": "worth", "labelExpr": "datum.value == 0 ? '0: a guess' : '1: all right'"}
   color = {
     "field": "share",
     "type": "quantitative",
-    "legend": None,
+    "legend": legend | {"values": [0, 1], "gradientLength": 90, "labelLimit": 60},
     "scale": MAP | {"domain": [0, 1]},
   }
   hints = vega.tooltip(("x", "column"), ("worth", "worth"), ("chosen", "chosen by trials"))
-  text = {"text": {"field": "worth", "format": ".2f"}}
   narrow = f"wide / {max(len(columns), 1)} < 34"
   ink = {"condition": {"test": "datum.share > 0.55", "value": "#ffffff"}, "value": "#1b1b1f"}
   fade = {"condition": [{"test": narrow, "value": 0}, vega.PALE], "value": 0.12}
+  on = "indexof(off, datum.x) < 0 && indexof(hidden, datum.group) < 0"
   return {
     "width": "container", "autosize": {"type": "fit-x", "contains": "padding"},
-    "params": [{"name": "picked", "value": ""}, {"name": "off", "value": []},
-               {"name": "wide", "expr": "width"}],
+    "params": [{"name": "picked", "value": ""}, {"name": "hidden", "value": []},
+               {"name": "off", "value": []}, {"name": "wide", "expr": "width"}],
     "height": {"step": max(specs.CELL, step)},
-    "data": {"values": data}, "transform": [{"filter": "indexof(off, datum.x) < 0"}],
+    "data": {"values": data}, "transform": [{"filter": on}],
     "encoding": {"x": x, "y": y},
     "layer": [
       {"mark": {"type": "rect", "stroke": "#ffffff", "strokeWidth": 0.5},
        "encoding": {"color": color, "opacity": vega.PICKED, "tooltip": hints}},
-      {"mark": "text", "encoding": text | {"color": ink, "opacity": fade}},
+      {"mark": "text",
+       "encoding": {"text": {"field": "worth"}, "color": ink, "opacity": fade}},
     ],
   }  # fmt: skip
 
@@ -76,33 +108,43 @@ def drawn(board: Board, side: str) -> str:
   import vl_convert  # loads a browser's engine
 
   spec = heat_map(board, side) | {"width": 44 * max(sum(s == side for _, s in board.columns), 1)}
-  spec["params"] = [
-    {"name": n, "value": v} for n, v in {"picked": "", "off": [], "wide": 900}.items()
-  ]
+  values = {"picked": "", "hidden": [], "off": [], "wide": 900}
+  spec["params"] = [{"name": name, "value": value} for name, value in values.items()]
   config = vega.CONFIG | {"background": "#ffffff", "aria": False}
   del spec["autosize"]
   return vl_convert.vegalite_to_svg({"$schema": figures.SCHEMA, "config": config} | spec)
 
 
-def page(boards: Sequence[Board]) -> str:
-  """Return the whole page, which needs no network."""
+def page(boards: Sequence[Board], back: str = "") -> str:
+  """Return the whole page, which needs no network.
+
+  Args:
+    boards: the tracks of a suite.
+    back: the address of a page that tells more, to which this one links.
+  """
   from posexp.reporting import page as report
 
   charts: list[dict[str, Any]] = []
   body = [part for board in boards for part in _track(board, charts)]
-  names = dict.fromkeys(column.name for board in boards for column, _ in board.columns)
+  columns = dict.fromkeys(column.name for board in boards for column, _ in board.columns)
   boxes = "".join(
-    f'<label><input type="checkbox" checked value="{escape(n)}"> {escape(n)}</label>' for n in names
+    f'<label><input type="checkbox" checked value="{escape(n)}"> {escape(n)}</label>'
+    for n in columns
   )
   data = json.dumps({"config": vega.CONFIG, "specs": charts}, ensure_ascii=False)
   here = Path(report.__file__).parent
   read = lambda name: (here / name).read_text("utf-8")  # noqa: E731
   head = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
   head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
+  link = f' <a href="{escape(back)}">How to read it, and how to add a row</a>.' if back else ""
+  *said, last = (f"<p>{each}</p>" for each in INTRODUCTION)
   parts = [
-    f"{head}<title>Leaderboard of positional encodings</title>",
-    f"<style>\n{read('page.css')}[hidden] {{ display: none; }}</style></head><body>",
-    f'<p class="choose columns">columns: {boxes}</p>',
+    f"{head}<title>{TITLE}</title>",
+    f"<style>\n{read('page.css')}{STYLE}</style></head><body>",
+    f'<header><p class="answer">{TITLE}</p>',
+    *said,
+    last.replace("</p>", f"{link}</p>"),
+    f'<p class="choose columns">columns: {boxes}</p></header>',
     *body,
     f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>',
     f"<script>{figures.library()}</script>",
@@ -112,16 +154,16 @@ def page(boards: Sequence[Board]) -> str:
 
 
 def _track(board: Board, charts: list[dict[str, Any]]) -> Iterator[str]:
-  yield f'<section class="task"><h1>Suite {escape(board.suite.name)}, {board.track} track</h1>'
+  title = f"Suite {escape(board.suite.name)}, {board.track} track"
+  yield f'<section class="task"><h2>{title}</h2><p class="small">{TRACK[board.track]}</p>'
   for section in sections(board):
     title = section.title.partition(": ")[2]
-    yield f"<h2>{escape(title[:1].upper() + title[1:])}</h2>"
+    yield f"<h3>{escape(title[:1].upper() + title[1:])}</h3>"
     side = next((side for side in SIDES if section.table == scores(board, side)), None)
     if side:
       charts.append({"spec": heat_map(board, side)})
       yield f'<figure><div class="charts"><div class="chart" data-chart="{len(charts) - 1}"></div>'
-      yield "</div><figcaption>Worth of each row: 0 is a guess and 1 what the task allows. Point "
-      yield "at a cell for its seeds; click it to highlight its row.</figcaption></figure>"
+      yield f"</div><figcaption>What each row is worth. {WHERE[side]}</figcaption></figure>"
     yield _table(board, section.table, side)
     if section.notes:
       items = "".join(f"<li>{escape(one_line(each))}</li>" for each in section.notes)
@@ -134,12 +176,14 @@ def _table(board: Board, table: Table, side: str | None) -> str:
   heads, rows = table
   names = [head.partition(" (")[0] for head in heads]
   known = {row.name: row for row in board.rows}
+  columns = enumerate(zip(*rows, strict=True))
+  words = {at for at, cells in columns if not re.search(r"(?m)^[-+]?\d", "\n".join(cells))}
 
   def column_of(name: str) -> str:
     return f' data-column="{escape(name)}"' if name in board.suite.columns else ""
 
   def cell(tag: str, at: int, text: str, hint: str = "") -> str:
-    column = column_of(names[at])
+    column = column_of(names[at]) + ' class="words"' * (at in words)
     title = f' title="{escape(hint)}"' if hint else ""
     return f"<{tag}{column}{title}>{escape(one_line(text))}</{tag}>"
 

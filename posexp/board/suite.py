@@ -68,6 +68,11 @@ class Column:
   examples: str | None = None  # the digest of its test examples, once they are frozen
   budget: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a whole row
 
+  @property
+  def label(self) -> str:
+    """What the task needs, and whether it is a control that needs nothing."""
+    return f"{self.need} ({self.control})" if self.control else self.need
+
   @functools.cached_property
   def digest(self) -> str:
     """Twelve hexadecimal digits, which change with anything that a score depends on."""

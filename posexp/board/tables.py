@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
-from posexp.board.standings import ANCHORS, Board, Cell
+from posexp.board.standings import ANCHORS, LEVEL, Board, Cell
 from posexp.board.suite import SIDES, TRACKS, Column
 from posexp.errors import counted, lasting
 from posexp.reporting import paper
 from posexp.reporting.text import MISSING, Section, Table, document, p_number
 
 COSTS = {"parameters": "parameters", "FLOPs": "flops_per_token", "time": "time/cpu_seconds"}
+MOST = 4  # rows that are named where several are equal
 SEEN = 0.02  # of worth, more than which an effect has to be to be spoken of
 
 
@@ -123,6 +124,32 @@ def named(names: Sequence[str], count: int) -> str:
   return f"all {count}" if len(names) == count else f"{len(names)} equal"
 
 
+def answers(board: Board) -> Table:
+  """Return what to use for each need: the best row, the rows that are not told apart from it (by
+  Holm's correction over the rows), and by how much it is ahead of `rope` and of no positions.
+  """
+  heads = ["to", "inputs", "best", "not told apart from it", "score", *ANCHORS, "seen from"]
+  rows = []
+  for column, side in board.columns:
+    cells, top = board.ranked(column, side), board.best(column, side)
+    if not top or column.control == "A/A":
+      continue
+    found = board.differences(column, side, top[0])
+    equal = [n for n, d in found.items() if n not in top and (d.holm is None or d.holm >= LEVEL)]
+    rest = "all others" if len(equal) == len(cells) - len(top) > 0 else ", ".join(equal[:MOST])
+    rest += f" and {len(equal) - MOST} more" if "," in rest and len(equal) > MOST else ""
+    best = cells[top[0]]
+    scores = [best, *(cells.get(each) for each in ANCHORS)]
+    shown = [MISSING if c is None else best.score.number(c.estimate.mean) for c in scores]
+    least = board.detectable(column, side)
+    rows.append([
+      column.label, "longer" if side == "beyond" else "as trained",
+      named(top, len(cells)) if len(top) > MOST else ", ".join(top), rest or MISSING, *shown,
+      MISSING if least is None else best.score.number(least, "+").removeprefix("+"),
+    ])  # fmt: skip
+  return heads, rows
+
+
 def matters(board: Board) -> Table:
   """Return by how much encodings matter in each column, and the smallest difference that it can
   tell.
@@ -144,7 +171,7 @@ def matters(board: Board) -> Table:
     learned = f"{sum(cell.learned for cell in cells.values())}/{len(runs)}"
     numbers = [board.detectable(column, side), spread]
     rows.append([
-      column.name, column.control or column.need, side, *map(of.number, ends),
+      column.name, column.label, side, *map(of.number, ends),
       named(found, len(cells)), of.number(best.estimate.mean) if best else MISSING,
       *(MISSING if c is None else of.number(c.estimate.mean) for c in anchors),
       *(MISSING if None in (c, best) else of.number(best.estimate.mean - c.estimate.mean, "+")
