@@ -88,13 +88,18 @@ def digest(*parts: Any) -> str:
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
+def cached_file(name: str, *parts: Any) -> Path:
+  """Return the file in which `cached` keeps the value for `parts`."""
+  return cache_folder() / name / f"{digest(*parts)}.json"
+
+
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
   """Return the JSON value that is cached for `parts`, or else that of `compute()`, which is cached.
 
   `parts` are all that the value depends on, and `name` is a folder of the cache. A damaged file is
   replaced. If the cache cannot be written, nothing is cached.
   """
-  path = cache_folder() / name / f"{digest(*parts)}.json"
+  path = cached_file(name, *parts)
   with contextlib.suppress(UserError, ValueError):
     if (data := reading.read(path)) is not None:
       return reading.parse(data, most=sys.maxsize)

@@ -128,9 +128,17 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   if until is None:
     cells = [*cells]
     left = [each.column.seconds for each in cells for _ in range(each.left)]
+  begins = until is not None or bool(left)
+  checked = [row for row in asked if row.encoding in plugins.found("encoding")] if begins else []
+  anchors = {each.name for each in published} & {*ANCHORS}
+  compared = begins and bool(anchors) and not {row.name for row in asked} <= {*ANCHORS}
+  calibrations = trust.calibrations(suite, published, columns) if compared else []
+  if until is None:
+    before = trust.CHECK * len(checked) + sum(each.seconds for each in calibrations)
+    first = f", and {lasting(before)} before that to check and to calibrate" if before else ""
     print(
       f"          up to {counted(len(left), 'run')} to train: about {lasting(sum(left))} of one "
-      f"core; {counted(rows.cores(), 'core')} here",
+      f"core{first}; {counted(rows.cores(), 'core')} here",
       flush=True,
     )
   if not suite.frozen:
@@ -138,15 +146,12 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   empty = ",".join(name for name in suite.columns if filled and name not in filled)
   if empty and not args.columns and until is None:
     print(f"note      no row is published in {empty} yet: --columns {empty} trains them")
-  begins = until is not None or bool(left)
-  for row in asked:
-    if begins and row.encoding in plugins.found("encoding"):
-      trust.check_properties(row.encoding, row.options, plugins.files())
-  anchors = {each.name for each in published} & {*ANCHORS}
-  if begins and anchors and not {row.name for row in asked} <= {*ANCHORS}:
-    for line in trust.calibrate(suite, published, args.out, how_of(args), train):
-      print(f"calibrate {line}", flush=True)
-  elif begins and not anchors:
+  for row in checked:
+    trust.check_properties(row.encoding, row.options, plugins.files())
+  for each in calibrations:
+    said = trust.calibrate(each, args.out, how_of(args), train)
+    print(f"calibrate {said}", flush=True)
+  if begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
   took: dict[str, dict[str, list[float]]] = {}
   for standing in own:

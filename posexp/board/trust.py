@@ -1,32 +1,34 @@
 """Whether rows of this machine can stand beside published ones.
 
 A machine is calibrated before it trains a row: it must make the batches of the suite, begin with
-the same losses, and end within the published distribution. An encoding of one's own must have the
+the same losses, and end within the published distribution. What has been found is kept in the cache
+of the machine. An encoding of one's own must have the
 properties that all encodings have.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax
+import jax
 from scipy import special
 
-from posexp import reading, storage
+from posexp import storage
 from posexp.board.rows import work
-from posexp.board.standings import Standing
+from posexp.board.standings import Cell, Standing
 from posexp.board.suite import TRACKS, Column, Suite, beginning_of
 from posexp.config import command_line, resolve, show
 from posexp.config.command_line import typed_for
 from posexp.config.overrides import read
-from posexp.errors import UserError, counted, near
+from posexp.errors import UserError, counted
 from posexp.reporting.significance import estimate
 from posexp.runs import Run, read_run
 from posexp.runs.context_losses import with_context_losses
@@ -34,6 +36,7 @@ from posexp.sweeps import jobs
 from posexp.sweeps.supervise import carry_out
 from posexp.sweeps.sweep import DONE, WAITING, Member, Sweep, Train
 
+CHECK = 60.0  # processor seconds of posexp.check
 CLOSE = 1e-5  # of losses at the beginning
 FREE = 0.02  # of the way between anchors, by which a score may always differ elsewhere
 CHANCE = 0.01  # of stopping a machine that is in order
@@ -59,45 +62,84 @@ def config_of(column: Column, encoding: str, seed: int, more: Sequence[str] = ()
   return resolve(command_line.shared(overrides))
 
 
-def calibrate(
-  suite: Suite, published: Sequence[Standing], out: Path, overrides: Sequence[str], train: Train
-) -> Iterator[str]:
-  """Compare this machine with what is published, column by column; yield what was found.
+class Calibration(NamedTuple):
+  """A comparison of this machine with a published row in a column, kept once it has succeeded."""
 
-  What has been found is kept in `out`, so that a command that goes on does not begin again.
+  column: Column
+  encoding: str
+  beginnings: Mapping[Any, Mapping[str, Any]]  # by seed: what runs begin with
+  base: Standing | None  # the published row, if it has the column
+
+  @property
+  def parts(self) -> list[Any]:
+    """What the result depends on."""
+    from posexp.training.costs import machine
+
+    cells = [each for (name, _), each in self.scores.items() if name == self.column.name]
+    values = [[*cell.values.values()] for cell in cells]
+    return [
+      self.column.digest,
+      self.encoding,
+      machine(),
+      [jax.__version__, flax.__version__],
+      values,
+    ]
+
+  @property
+  def scores(self) -> Mapping[tuple[str, str], Cell]:
+    return self.base.cells if self.base else {}
+
+  @property
+  def seconds(self) -> float:
+    """The processor seconds of its runs, which the suite estimates; 0 once it has succeeded."""
+    done = storage.cached_file("calibration", *self.parts).exists()
+    return 0.0 if done or self.base is None else self.column.seconds * len(SEEDS)
+
+
+def calibrations(
+  suite: Suite, published: Sequence[Standing], asked: Iterable[Column]
+) -> list[Calibration]:
+  """Return the comparisons of a machine that trains some columns: those of the cheapest column with
+  a decoder, and of the cheapest one with an encoder, that are no controls.
+  """
+  frozen = suite.frozen.get("calibration", {})
+  known = [suite.columns[name] for name in frozen if not suite.columns[name].control]
+  asked = [each for each in asked if each in known] or known
+  cheapest: dict[bool, Column] = {}
+  for column in sorted(asked, key=lambda each: each.seconds):
+    cheapest.setdefault(column.encoder, column)
+  rows = {row.name: row for row in published if row.track == TRACKS[0]}
+  found = []
+  for column in cheapest.values():
+    for encoding, beginnings in frozen[column.name].items():
+      base = rows.get(encoding)
+      base = base if base and column.name in base.chosen else None
+      found.append(Calibration(column, encoding, beginnings, base))
+  return found
+
+
+def calibrate(each: Calibration, out: Path, overrides: Sequence[str], train: Train) -> str:
+  """Compare this machine with what is published, and return what was found.
 
   Raises:
-    UserError: batches, losses or scores differ, and how; or what was found before is damaged.
+    UserError: batches, losses or scores differ, and how.
   """
-  from posexp.training.costs import machine
 
-  file = out / "calibration.json"
-  try:
-    done = dict(reading.parse(reading.read(file) or b"{}"))
-  except (TypeError, ValueError) as error:
-    raise UserError(
-      f"{near(file)} is damaged: remove it, and this machine is calibrated again"
-    ) from error
-  for name, encodings in suite.frozen.get("calibration", {}).items():
-    column = suite.columns[name]
-    key = storage.digest(column.digest, machine())[:12]
-    for encoding, seeds in encodings.items():
-      place = f"{key} {name} {encoding}"
-      if place not in done:
-        for seed, want in seeds.items():
-          _check_beginning(beginning_of(config_of(column, encoding, int(seed))), want, place, seed)
-        base = next((r for r in published if (r.name, r.track) == (encoding, TRACKS[0])), None)
-        done[place] = "batches and first losses are those of the suite"
-        if base is not None and name in base.chosen:
-          done[place] += "; " + _check_scores(base, column, out, overrides, train)
-        storage.write(file, json.dumps(done, indent=1))
-      yield f"{name}, {encoding}: {done[place]}"
+  def compared() -> str:
+    for seed, want in each.beginnings.items():
+      found = beginning_of(config_of(each.column, each.encoding, int(seed)))
+      _check_beginning(found, want, f"{each.column.name}, {each.encoding}, seed {seed}")
+    said = "batches and first losses are those of the suite"
+    if each.base is not None:
+      said += "; " + _check_scores(each.base, each.column, out, overrides, train)
+    return said
+
+  found = storage.cached("calibration", compared, *each.parts)
+  return f"{each.column.name}, {each.encoding}: {found}"
 
 
-def _check_beginning(
-  found: Mapping[str, Any], want: Mapping[str, Any], place: str, seed: int
-) -> None:
-  where = f"calibration: {place.partition(' ')[2].replace(' ', ', ')}, seed {seed}"
+def _check_beginning(found: Mapping[str, Any], want: Mapping[str, Any], place: str) -> None:
+  where = f"calibration: {place}"
   if found["batches"] != want["batches"]:
     raise UserError(
       f"{where}: the batches of training are others ({found['batches']}) than those of the suite "

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from planted import ARGS, GOOD, SUITE, board, planted, publish, tiny, typed
 
+from posexp import storage
 from posexp.__main__ import run_other
 from posexp.board import aggregates, page, tables, trust
 from posexp.board.command import arguments, leaderboard
@@ -115,14 +116,15 @@ def test_a_machine_that_differs_is_stopped(home):
   def calibrate(**other):
     found = {"calibration": {"copy": {"rope": {0: begin | other}}}} if other else frozen
     Path("suite.yaml").write_text(yaml.safe_dump(SUITE | {"frozen": found}))
+    shutil.rmtree(storage.cache_folder() / "calibration", ignore_errors=True)
     shutil.rmtree("calibrated", ignore_errors=True)
-    base = board("rope").rows
-    return [*trust.calibrate(tiny(), base, Path("calibrated"), ["workers=1"], home)]
+    (each,) = trust.calibrations(tiny(), board("rope").rows, tiny().columns.values())
+    assert each.seconds == 120
+    said = trust.calibrate(each, Path("calibrated"), ["workers=1"], home)
+    assert each.seconds == 0
+    return said
 
-  assert "2 runs end among the published ones" in calibrate()[0]
-  Path("calibrated/calibration.json").write_text("{")
-  with pytest.raises(UserError, match=r"calibration.json is damaged: remove it"):
-    [*trust.calibrate(tiny(), [], Path("calibrated"), [], home)]
+  assert "2 runs end among the published ones" in calibrate()
   with pytest.raises(UserError, match="the batches of training are others"):
     calibrate(batches="0" * 12)
   with pytest.raises(UserError, match="the first loss is"):
