@@ -218,7 +218,8 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
   given = job.setup.training
   warmup, epochs = given.warmup_of(job.rhythm.steps), given.epochs if given.steps is None else None
-  if found := Trained.of(run.history, summary["step"], warmup, data.chance, epochs):
+  chance = getattr(data, "chance", None)  # which data of one's own need not know
+  if found := Trained.of(run.history, summary["step"], warmup, chance, epochs):
     summary["trained"] = found._asdict()
   if not job.setup.config.get("trial"):
     doing(f"testing on {data.sizes['test']:,} {data.item}s")

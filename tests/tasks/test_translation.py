@@ -67,7 +67,7 @@ def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
 def test_the_table_says_what_the_summary_holds(learned):
   out, path, _ = learned
   summary = read_run(path).summary
-  last = out[out.rindex("at step") :]
+  last = out[out.rindex("\nat step") :]
   for label, name, form in (("BLEU", "bleu", ".2f"), ("exact match", "exact_match", ".4f")):
     figures = [f"{summary[f'{split}/{name}']:{form}}" for split in ("validation", "test")]
     assert re.search(rf"^{label} +{figures[0]} +{figures[1]}$", last, re.MULTILINE)
