@@ -196,7 +196,7 @@ def test_a_summary_holds_what_tables_show(case, run):
   task, summary = case.setup.task, read_run(path).summary
   assert all(key in summary for key in task.headline)
   assert task.score in summary
-  assert out.endswith("\n".join(task.table(summary)) + "\n")
+  assert "\n".join(task.table(summary)) + "\n" in out
   rows = [row for row in read_run(path).history if task.score in row]
   sign = 1 if score_of(task.metrics, task.score).metric.higher_is_better else -1
   best = max(rows, key=lambda row: (sign * row[task.score], -row["validation/loss"]))
