@@ -116,7 +116,7 @@ def main() -> None:
   parser.add_argument("--freeze", action="store_true", help="write what is frozen of the suites")
   file, varied = FOLDER / "1.yaml", sorted(FOLDER.glob("1-*.yaml"))
   if parser.parse_args().freeze:
-    for each in (file, *varied):
+    for each in sorted(FOLDER.glob("*.yaml")):
       freeze(each)
     return
   suite, variants = Suite.read(file), [Suite.read(each) for each in varied]
