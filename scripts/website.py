@@ -27,6 +27,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.structure.toc import AnchorLink
 
 from posexp.board import page as leaderboard
 from posexp.board.standings import boards, of_folder
@@ -45,6 +46,7 @@ SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, o
   r"<mo[^>]*>&#x0007C;</mo>": r'<mo stretchy="false" lspace="0.1em" rspace="0.1em">|</mo>',
 }
 WIDE = "index.md", "encodings.md", "leaderboard/README.md"
+FEW = 3  # headings that need no menu
 GROUPS = {
   "encoding": "Encodings",
   "model": "Models",
@@ -177,9 +179,24 @@ def on_page_context(context: dict, page: Page, config: MkDocsConfig, **kwargs: o
   return context
 
 
-def on_page_content(content: str, **kwargs: object) -> str:
-  """Return a page whose formulas are MathML."""
-  return FORMULA.sub(typeset, content)
+def on_page_content(content: str, page: Page, **kwargs: object) -> str:
+  """Return a page whose formulas are MathML, with a menu of its headings for narrow screens."""
+  content = FORMULA.sub(typeset, content)
+  headings = [link for top in page.toc for link in top.children]
+  if len(headings) <= FEW:
+    return content
+  name = "本页内容" if page.file.src_uri.startswith("zh/") else "On this page"
+  menu = f"<summary>{name}</summary>{listed(headings)}"
+  menu = f'<details class="jump" data-search-exclude>{menu}</details>'
+  return re.sub("</h1>", lambda end: end[0] + menu, content, count=1)
+
+
+def listed(headings: list[AnchorLink]) -> str:
+  """Return links to headings, those of a section below it."""
+  items = (
+    f'<li><a href="{each.url}">{each.title}</a>{listed(each.children)}</li>' for each in headings
+  )
+  return f"<ul>{''.join(items)}</ul>" if headings else ""
 
 
 def typeset(formula: re.Match[str]) -> str:
@@ -200,8 +217,9 @@ def options() -> str:
       rows = [] if folder == "experiment" else [*table(file)]
       about = " ".join(re.findall(r"^# (?!@)(.*)", file.read_text("utf-8"), re.MULTILINE))
       option = "hydra/launcher" if "/" in folder else folder
-      parts += [f"### `{option}={file.stem}` {{ #{folder.replace('/', '-')}-{file.stem} }}"]
-      parts += [escaped(about), *rows]
+      head = f"### `{option}={file.stem}` {{ #{folder.replace('/', '-')}-{file.stem} }}"
+      inside = "\n\n".join([head, "</summary>", escaped(about), *rows])
+      parts.append(f'<details markdown="1"><summary markdown="block">\n\n{inside}\n\n</details>')
   return "\n\n".join(parts) + "\n"
 
 

@@ -20,7 +20,7 @@ from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 
-GUIDE = Path(__file__).parents[2] / "docs/differences.md"
+GUIDE = Path(__file__).parents[2] / "docs/encodings.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
 OPTIONS = json.loads(str(GOLDEN["options"]))
 SHORT = {"trained_length": 5, "factor": 4.0}
@@ -106,7 +106,7 @@ def test_what_holds_where_the_length_or_a_map_decides(options, name):
   assert not list(getattr(properties, name)(properties.Case(RoPE(**options), causal=True)))
 
 
-def test_the_page_of_differences_says_what_is_so():
+def test_the_page_of_encodings_says_where_implementations_differ():
   exec("\n".join(re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)), {})
 
 
