@@ -155,9 +155,15 @@ class Contrast(NamedTuple):
     return float(min(2 * special.stdtr(self.freedom, -high), 1.0))
 
   def detectable(self, level: float = LEVEL) -> float:
-    """Return the smallest difference that a test at such a level finds with a power of 80 %."""
+    """Return the smallest difference that a test at such a level finds with a power of 80 %.
+
+    The wider side of the 95 % interval stands for the error: near the end of a scale, seeds that
+    hardly vary tell less than their deviation says.
+    """
+    low, high = self.ends()
+    error = max(self.mean - low, high - self.mean) / _quantile(self.freedom)
     reach = _quantile(self.freedom, level)
-    return float(special.nctdtrinc(self.freedom, 1 - POWER, reach)) * self.error
+    return float(special.nctdtrinc(self.freedom, 1 - POWER, reach)) * error
 
   def over_examples(self, covariance: np.ndarray, count: int) -> Contrast:
     """Return the contrast for other seeds and `count` other examples, too.

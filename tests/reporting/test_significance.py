@@ -152,6 +152,24 @@ def test_an_interval_holds_that_of_t_and_stays_in_the_range_of_the_score():
   assert one.p() == pytest.approx(0.374, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+  ("a", "b"),
+  [
+    ([1.0, 0.979, 1.0], [1.0, 1.0, 1.0]),  # at the ceiling
+    ([0.0, 0.0, 0.021], [0.0, 0.0, 0.0]),
+    ([0.99, 1.0, 0.98, 1.0, 1.0], [0.97, 1.0, 1.0, 0.99, 1.0]),
+    ([0.52, 0.48, 0.5, 0.51, 0.49], [0.5, 0.47, 0.53, 0.5, 0.52]),  # far from both ends
+  ],
+)
+def test_what_seeds_could_tell_agrees_with_their_interval(a, b):
+  found = significance.contrast(by_seed(a), by_seed(b), 1.0)
+  wide = max(found.mean - found.ends()[0], found.ends()[1] - found.mean)
+  least = found.detectable()
+  assert wide < least < 2 * wide
+  apart = least / found._replace(most=None).detectable()
+  assert apart == pytest.approx(1.0, abs=0.02) if 0.4 < found.a < 0.6 else apart > 1.1
+
+
 @pytest.mark.parametrize("kind", coverage.KINDS, ids=lambda kind: kind.name)
 def test_intervals_of_five_seeds_hold_the_truth_as_often_as_they_say(kind):
   low, high = (92, 99) if kind.holds else (40, 80)
