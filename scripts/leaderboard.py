@@ -80,7 +80,7 @@ def seconds(rows: Sequence[Standing], column: str) -> str:
 
 def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
   """Return the table of what each column can tell, and of what a run of it costs."""
-  twice = of_folder(HERE, suite)
+  twice = of_folder(HERE, suite) if suite.name == "1" else []
   board = Board.of(suite, rows, "default")
   heads = ["column", "side", "best", "its score", "rope", "none", "worst", "SD over seeds"]
   heads += ["learned", "s, one thread", "s, two threads", "control", "why it is in"]
@@ -119,21 +119,37 @@ def main() -> None:
     for each in sorted(FOLDER.glob("*.yaml")):
       freeze(each)
     return
-  suite, variants = Suite.read(file), [Suite.read(each) for each in varied]
-  rows = of_folder(HERE / "records", suite)
-  if tracks := boards(suite, rows):
-    page.write(tracks, HERE)
-    (HERE / "leaderboard.md").unlink()  # which stands in README.md
-    (HERE / "leaderboard.html").unlink()  # which is made whenever the site is
+  front, pages, columns = [], [], []
+  for suite, folder in ((Suite.read(FOLDER / "2.yaml"), "2"), (Suite.read(file), "")):
+    rows = of_folder(HERE / "records" / folder, suite)
+    columns.append(can_tell(suite, rows))
+    if not (tracks := boards(suite, rows)):
+      continue
+    out = HERE / folder
+    page.write(tracks, out)
+    (out / "leaderboard.md").unlink()  # which stands in tables.md
+    (out / "leaderboard.html").unlink()  # which is made whenever the site is
+    front.append(shown(suite, tracks[0], folder))
+    pages.append(tables.markdown(tracks))
+  variants = [Suite.read(each) for each in varied]
   others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
-  maps = (f"![{CAPTION[side]}](default-{side}.svg)\n\n{CAPTION[side]}\n\n" for side in CAPTION)
-  front = "".join(f"{tabulated(tables.answers(each), 'pipe', 'left')}\n\n" for each in tracks[:1])
-  fill("README.md", front + "".join(maps) if tracks else NOTHING)
-  text = "# All tables of the leaderboard\n\n" + tables.markdown(tracks)
   if any(other.rows for other in others):
-    text += "\n" + document([tables.agreement(tracks[0], others)])
+    pages.append(document([tables.agreement(tracks[0], others)]))
+  fill("README.md", "".join(front) or NOTHING)
+  text = "# All tables of the leaderboard\n\n" + "\n".join(pages)
   storage.write(HERE / "tables.md", text.rstrip() + "\n")
-  fill("columns.md", can_tell(suite, rows))
+  fill("columns.md", "\n".join(columns))
+
+
+def shown(suite: Suite, board: Board, folder: str) -> str:
+  """Return what to use by a track of a suite, and its heat maps."""
+  text = (
+    f"## Suite {suite.name}: what to use\n\n{tabulated(tables.answers(board), 'pipe', 'left')}\n\n"
+  )
+  for side, caption in CAPTION.items():
+    if any(each == side for _, each in board.columns):
+      text += f"![{caption}]({Path(folder, f'default-{side}.svg').as_posix()})\n\n{caption}\n\n"
+  return text
 
 
 if __name__ == "__main__":

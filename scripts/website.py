@@ -31,7 +31,7 @@ from mkdocs.structure.toc import AnchorLink
 
 from posexp.board import page as leaderboard
 from posexp.board.standings import boards, of_folder
-from posexp.board.suite import Suite
+from posexp.board.suite import FOLDER, Suite
 from posexp.config.help import LINE, paths
 from posexp.reporting import page as report
 
@@ -88,8 +88,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   """Add what is not written by hand: the options, the leaderboard, and the font of formulas."""
   files.append(File.generated(config, "options.md", content=options()))
   files.remove(files.get_file_from_path("leaderboard/tables.md"))  # in place of it:
-  suite = Suite.read()
-  tracks = boards(suite, of_folder(ROOT / "docs/leaderboard/records", suite))
+  records = ROOT / "docs/leaderboard/records"
+  suites = ((Suite.read(FOLDER / "2.yaml"), records / "2"), (Suite.read(), records))
+  tracks = [board for suite, rows in suites for board in boards(suite, of_folder(rows, suite))]
   made = leaderboard.page(tracks, back="index.html")
   files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
   files.append(File.generated(config, "assets/tables.js", content=sorting()))

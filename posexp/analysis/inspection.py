@@ -80,10 +80,7 @@ def inspect(
   drawn = [draw_vectors(title, encoding, vectors, tokens, size.d_model, stack, trained)]
   if model:
     drawn.append(draw_attention(title, model, profiles, trained, length))
-  frequency = getattr(embed, "frequency", None)  # of a word, which training gave it
-  if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
-    table, counts = np.asarray(frequency[...], np.float64), trained.data.word_counts
-    drawn.append([("frequencies-by-word", encoding_figures.frequencies(title, table, counts))])
+  drawn.append(draw_frequencies(title, embed, trained))
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
     causal = model is not None and model.stack.causal
@@ -157,6 +154,16 @@ def draw_vectors(
   if stack is not None:
     shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
     yield "share-of-offset", encoding_figures.shares(name, shares)
+
+
+def draw_frequencies(
+  name: str, embed: nnx.Module, trained: TrainedModel | None
+) -> Iterator[tuple[str, Figure]]:
+  """Yield a figure of the frequency that training gave each word, where it gave any."""
+  frequency = getattr(embed, "frequency", None)
+  if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
+    table, counts = np.asarray(frequency[...], np.float64), trained.data.word_counts
+    yield "frequencies-by-word", encoding_figures.frequencies(name, table, counts)
 
 
 def draw_attention(

@@ -108,7 +108,7 @@ def place_of(args: argparse.Namespace) -> Path:
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
   """Train rows, column by column, and write the file of each with the runs that have finished."""
   from posexp.board import rows, trust
-  from posexp.board.standings import ANCHORS, of_folder
+  from posexp.board.standings import ANCHORS, of_folder, took
   from posexp.sweeps.sweep import FAILED
   from posexp.train import train
 
@@ -135,12 +135,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   calibrations = trust.calibrations(suite, published, columns) if compared else []
   if until is None:
     before = trust.CHECK * len(checked) + sum(each.seconds for each in calibrations)
-    first = f", and {lasting(before)} before that to check and to calibrate" if before else ""
-    print(
-      f"          up to {counted(len(left), 'run')} to train: about {lasting(sum(left))} of one "
-      f"core{first}; {counted(rows.cores(), 'core')} here",
-      flush=True,
-    )
+    _print_estimate(left, before)
   if not suite.frozen:
     print("note      this suite is not frozen: once it is, its columns are others than these")
   empty = ",".join(name for name in suite.columns if filled and name not in filled)
@@ -153,12 +148,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
-  took: dict[str, dict[str, list[float]]] = {}
-  for standing in own:
-    for run in standing.runs:
-      seconds = run.score("time/seconds") or 0.0
-      took.setdefault(run.task, {}).setdefault(standing.name, []).append(seconds)
-  sweep = rows.Remaining(cells, until, suite.quick.seeds, took)
+  sweep = rows.Remaining(cells, until, suite.quick.seeds, took(own))
   count = len(left) if until is None else rows.cores()
   try:
     rows.train_cells(sweep, count, how_of(args), train)
@@ -173,6 +163,18 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     raise UserError(f"{', '.join(missing)}: runs have failed; the same command tries them again")
   if missing:
     print(f"left      runs of {', '.join(missing)}: the same command goes on")
+
+
+def _print_estimate(left: Sequence[float], before: float) -> None:
+  """Print how many runs are left, of so many seconds each, and what comes before them."""
+  from posexp.board import rows
+
+  first = f", and {lasting(before)} before that to check and to calibrate" if before else ""
+  print(
+    f"          up to {counted(len(left), 'run')} to train: about {lasting(sum(left))} of one "
+    f"core{first}; {counted(rows.cores(), 'core')} here",
+    flush=True,
+  )
 
 
 def _cells(

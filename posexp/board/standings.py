@@ -189,6 +189,17 @@ def of_folder(folder: Path, suite: Suite) -> list[Standing]:
   return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
 
 
+def took(rows: Iterable[Standing]) -> dict[str, dict[str, list[float]]]:
+  """Return the seconds that the runs of some rows have taken, by column and row."""
+  found: dict[str, dict[str, list[float]]] = {}
+  for each in rows:
+    for run in each.runs:
+      found.setdefault(run.task, {}).setdefault(each.name, []).append(
+        run.score("time/seconds") or 0
+      )
+  return found
+
+
 def boards(suite: Suite, rows: Sequence[Standing]) -> list[Board]:
   """Return the board of each track in which a row has a cell."""
   found = (Board.of(suite, rows, track) for track in TRACKS)

@@ -236,27 +236,7 @@ def notes(board: Board) -> list[str]:
     + ". Controls, columns with an encoder, which causal encodings lack, and columns that few rows "
     "have yet are no part of it.",
   ]
-  choices = [each for row in board.rows for each in row.chosen.items()]
-  if ties := sum(typed.startswith("not chosen") for _, typed in choices):
-    said.append(
-      f"Trials did not choose in {ties} of {len(choices)} cells, where the two values of the "
-      "option differ by no more than the seeds of trials do: these cells are means over both, as "
-      "far as both were trained."
-    )
-  greatest = {
-    name: f"rate={each.learning_rate * max(budget.rates):g}" for name, each in suite.columns.items()
-  }
-  edges = sum(greatest[name] in typed for name, typed in choices)
-  if budget.doublings:
-    said.append(
-      f"Rates grow by factors of two, {budget.doublings} times on either side, until the best is "
-      "inside them. A cell whose best is at an edge even so is marked, and not ranked."
-    )
-  elif edges:
-    said.append(
-      f"Trials chose the greatest rate in {edges} of {len(choices)} cells: even greater ones may "
-      "be better there."
-    )
+  said += _of_choices(board)
   for side, anchor in itertools.product(SIDES, ANCHORS):
     if names := board.doubtful(side, anchor):
       said.append(
@@ -280,6 +260,32 @@ def notes(board: Board) -> list[str]:
     verb = "is" if len(alike) == 1 else "are"
     said += [f"{', '.join(alike)} {verb} not told apart from rope in any column."] * bool(alike)
   return [*dict.fromkeys(said)]
+
+
+def _of_choices(board: Board) -> Iterator[str]:
+  """Yield what a reader must know of what trials chose."""
+  suite, budget = board.suite, board.suite.whole
+  choices = [each for row in board.rows for each in row.chosen.items()]
+  if ties := sum(typed.startswith("not chosen") for _, typed in choices):
+    yield (
+      f"Trials did not choose in {ties} of {len(choices)} cells, where the two values of the "
+      "option differ by no more than the seeds of trials do: these cells are means over both, as "
+      "far as both were trained."
+    )
+  greatest = {
+    name: f"rate={each.learning_rate * max(budget.rates):g}" for name, each in suite.columns.items()
+  }
+  edges = sum(greatest[name] in typed for name, typed in choices)
+  if budget.doublings:
+    yield (
+      f"Rates grow by factors of two, {budget.doublings} times on either side, until the best is "
+      "inside them. A cell whose best is at an edge even so is marked, and not ranked."
+    )
+  elif edges:
+    yield (
+      f"Trials chose the greatest rate in {edges} of {len(choices)} cells: even greater ones may "
+      "be better there."
+    )
 
 
 def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:

@@ -37,9 +37,10 @@ def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
 
 
 def test_the_header_says_what_is_trained(swept):
-  out = swept[0].out
+  out = swept[0].out  # of the first run, and a line for each other
   assert "          fasttext: d_model 8, float32\n" in out
-  assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in out
+  log = (swept[1]["cnn"] / "train.log").read_text()
+  assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in log
   assert "blind" not in out
 
 

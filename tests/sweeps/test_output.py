@@ -9,6 +9,7 @@ import order
 import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
+from posexp.runs.trained import Trained
 from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -59,7 +60,7 @@ def test_the_output_of_a_run(whole):
   assert [float(line.split()[4]) for line in said] == pytest.approx(means, abs=0.0006)
   assert "\r" not in out
   assert "\x1b" not in out
-  assert lines[-8:] == table(summary)
+  assert lines[-10:] == table(summary)
 
 
 def table(summary):
@@ -72,6 +73,8 @@ def table(summary):
     ]
     return name.ljust(27) + form.format(values[0]).rjust(12) + form.format(values[1]).rjust(8)
 
+  trained = Trained(**summary["trained"])
+  assert trained.at_chance
   return [
     "",
     f"at step {summary['step']}".ljust(27) + "validation".rjust(12) + "test".rjust(8),
@@ -86,6 +89,9 @@ def table(summary):
       "{:+.2f}",
       100,
     ),
+    f"not trained, so that nothing is known of order: {trained.lacking()}; where order is all, a "
+    "model with encoding=none stays at chance",
+    f"trained   {trained.said()}",
   ]
 
 
