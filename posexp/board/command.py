@@ -144,6 +144,8 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   for row in checked:
     trust.check_properties(row.encoding, row.options, plugins.files())
   for each in calibrations:
+    if each.seconds:
+      print(f"calibrate {each.column.name}, {each.encoding}: must end as published runs do")
     said = trust.calibrate(each, args.out, how_of(args), train)
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:
