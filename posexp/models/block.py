@@ -18,6 +18,7 @@ from posexp.encodings.span import Span
 from posexp.models import attention, logits
 from posexp.models.parts import check_unbound, norm_of, normed, qk_norm, repeated, to_all_heads
 from posexp.models.size import FEED_FORWARDS, Size
+from posexp.models.tied import tied
 
 Norm = Callable[[Array], Array]
 
@@ -63,6 +64,8 @@ class MultiHeadAttention(nnx.Module):
 
     self.query = linear(size.d_model, width, "qkv")
     self.key = linear(size.d_model, kv_width, "qkv")
+    if not cross:
+      self.query, self.key = tied(self.query, self.key, encoding, size)
     self.value = linear(size.d_model, kv_width, "qkv")
     self.out = linear(width, size.d_model, "out")
     self.relation: Relation = (
@@ -72,6 +75,8 @@ class MultiHeadAttention(nnx.Module):
     )
     if not self.relation.uses_hidden:
       check_unbound(encoding, size)
+      if size.qk != "free":
+        raise ValueError(f"{name_of(encoding)} makes queries of positions; leave qk at free")
       self.query = self.key = None
       if factor is not None:
         raise ValueError(

@@ -96,6 +96,7 @@ class Size:
   first_norm: bool = True  # whether the first layer's attention has a norm before it
   qk_norm: bool = False  # of queries and keys, before positions
   qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
+  qk: Literal["free", "tied", "orthogonal", "identity"] = "free"  # see posexp/models/tied.py
   output_gate: bool = False  # of attention
   bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
@@ -175,6 +176,7 @@ class Size:
       f"{self.token_types} token types": self.token_types > 0,
       f"logits capped at {self.logits_cap}": self.logits_cap is not None,
       f"words' logits capped at {self.head_cap}": self.head_cap is not None,
+      f"{self.qk} queries and keys": self.qk != "free",
       "output gate": self.output_gate,
       "tied embeddings": self.tie_embeddings,
     }

@@ -41,6 +41,7 @@ NEUTRAL = {
   "model.first_norm": (True,),
   "model.qk_norm": (False,),
   "model.qk_norm_over": ("head",),
+  "model.qk": ("free",),
   "model.output_gate": (False,),
   "model.bias": ("feed_forward",),
   "model.embed_norm": (False,),

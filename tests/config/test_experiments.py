@@ -39,6 +39,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "shaw_keys_values": (4, 10),
   "sinusoid_base": (6, 5),
   "sinusoid_combination": (3, 10),
+  "tied_queries": (4, 5),
   "transformer_xl_recurrence": (12, 5),
   "transformer_xl_terms": (7, 5),
   "transformer_xl_terms_lm": (7, 5),
@@ -60,6 +61,7 @@ TRANSLATED = (
   "shaw_keys_values",
   "sinusoid_base",
   "sinusoid_combination",
+  "tied_queries",
 )
 
 

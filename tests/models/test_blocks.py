@@ -39,6 +39,7 @@ BLOCKS = {
   "swiglu": ({"feed_forward": "swiglu", "bias": "qkv"}, F * F + F - V, F * F),
   "biases": ({"bias": "all", "feed_forward": "gelu"}, 4 * F, 0),
   "qk norm": ({"qk_norm": True}, 2 * 32, 0),
+  "one map": ({"qk": "tied"}, -F * F, 0),
   "gate": (GATED, F * F + 5 * F, F * F),
   "kv heads": ({"num_kv_heads": 1}, -2 * F * 96, -2 * F * 96),
   "wide": ({"head_dim": 48}, 4 * F * 64, 4 * F * 64 + 2 * 16 * 64),
