@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from posexp.analysis import probe
 from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
 from posexp.config import show_options
 from posexp.encodings import name_of
 from posexp.encodings.base import Encoding
+from posexp.models.backbones import Backbone
 from posexp.models.transformer import Stack
 from posexp.reporting.text import wrapped
 from posexp.training import matching
@@ -173,7 +175,7 @@ def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str
   encoding, size, stack = model.encoding, model.stack.size, model.stack
   if text is None:
     stack = probe.perturbed(stack)
-    text = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :WORDS]
+    text = any_words()
     weights = "random weights"
   else:
     weights = "the trained weights, on the first words of a validation text"
@@ -187,16 +189,32 @@ def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str
   def run(stack: Stack, tokens, positions):
     return stack(tokens, positions=positions).astype(jnp.float32)
 
-  def change(a: np.ndarray, b: np.ndarray) -> str | None:
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    apart = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
-    return f"changes the outputs, by {apart:.0%}" if apart >= limit else None
-
   whole = run(stack, tokens, positions)
   permuted = run(stack, tokens[:, order], positions)
   shifted = run(stack, tokens, positions + shift)
   return {
-    "permuting words": change(permuted, whole[:, order]) or "permutes the outputs",
-    "shifting all": change(shifted, whole) or "changes nothing",
+    "permuting words": change(permuted, whole[:, order], limit) or "permutes the outputs",
+    "shifting all": change(shifted, whole, limit) or "changes nothing",
     "measured with": weights,
   }
+
+
+def permuted(network: Backbone, text: np.ndarray | None = None) -> dict[str, str]:
+  """Return how permuting words changes what a network without attention makes of a text."""
+  tokens = any_words() if text is None else text
+  mask = np.ones((1, tokens.shape[1]), bool)
+  order = np.roll(np.arange(tokens.shape[1]), 3)
+  whole, other = (network(jnp.asarray(each), mask) for each in (tokens, tokens[:, order]))
+  return {"permuting words": change(other, whole, ROUNDING) or "changes nothing"}
+
+
+def any_words() -> np.ndarray:
+  """Return words of an untrained model, int [1,WORDS]."""
+  return np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :WORDS]
+
+
+def change(a: Array, b: Array, limit: float) -> str | None:
+  """Return by how much outputs differ from others, in words; None if by less than a limit."""
+  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  apart = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
+  return f"changes the outputs, by {apart:.0%}" if apart >= limit else None

@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp import plotting
-from posexp.analysis import attention_weights, card, encoding_figures, probe, values, wavelengths
+from posexp.analysis import (
+  attention_weights,
+  card,
+  encoding_figures,
+  probe,
+  values,
+  wavelengths,
+  wishes,
+)
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.rotation import Rotation
@@ -56,8 +64,7 @@ def inspect(
   trained = run and open_trained(run)
   doing("measuring what the figures show")
   whole = trained and trained.snapshot.model()
-  state = f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
-  title = f"{name}, {state}"
+  title = f"{name}, {trained_to(trained)}"
   options = configuration.show_options(config.get(name)) or "none"
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
@@ -65,15 +72,17 @@ def inspect(
     words = first_words(trained) if trained else None
     rows = card.rows(model, next(iter(profiles.values())), words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
+    rows |= wishes.rows(model if trained else drawn_again(model)) if whole_card else {}
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
-    embed = whole.embed if trained else probe.embedding(encoding, size.d_model)
-    model, profiles = None, {}
+    network = whole.network if trained else probe.network(encoding, size)
+    embed, model, profiles = network.embed, None, {}
     enters = [part for part in encoding.acts_in if part in ("input", "linear")]
     left_out = f"none in model={size.backbone}, so what acts there is left out"
     rows = {"enters": card.entered(enters), "attention": left_out}
+    rows |= card.permuted(network, first_words(trained) if trained else None)
   vectors = position_vectors(encoding, embed, length, trained)
   tokens = labels[: len(vectors)] if text else []
   stack = model and model.stack
@@ -125,9 +134,17 @@ def layer_profiles(
   if trained:
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
     return {f"layer {layer}": probe.profile(model, 2 * length, layer) for layer in layers}
-  # Tables may start at zero: with other weights they show what they can do.
-  drawn = model._replace(stack=probe.perturbed(model.stack))
-  return {"random weights": probe.profile(drawn, 2 * length)}
+  return {"random weights": probe.profile(drawn_again(model), 2 * length)}
+
+
+def trained_to(trained: TrainedModel | None) -> str:
+  """Return in words how far a model is trained."""
+  return f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
+
+
+def drawn_again(model: ProbeModel) -> ProbeModel:
+  """Return a model with other weights, as tables may start at zero: they show what they can do."""
+  return model._replace(stack=probe.perturbed(model.stack))
 
 
 def draw_vectors(

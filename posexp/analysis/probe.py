@@ -23,6 +23,7 @@ from posexp.encodings.base import Encoding, Relation, TokenEmbedding
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
+from posexp.models.backbones import Backbone, NetworkSize
 from posexp.models.block import MultiHeadAttention
 from posexp.models.parts import ToAllHeads, repeated
 from posexp.models.size import Size
@@ -179,6 +180,11 @@ def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
   """Return an embedding with the weights that training starts from."""
   rngs = Rngs(params=0, encoding=1)
   return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
+
+
+def network(encoding: Encoding, size: NetworkSize) -> Backbone:
+  """Return a network without attention, with the weights that training starts from."""
+  return Backbone(VOCABULARY, encoding, size, rngs=Rngs(**keys(0)))
 
 
 def variants(encoding: Encoding, width: int, length: int) -> dict[str, dict[str, np.ndarray]]:

@@ -75,8 +75,6 @@ class MultiHeadAttention(nnx.Module):
     )
     if not self.relation.uses_hidden:
       check_unbound(encoding, size)
-      if size.qk != "free":
-        raise ValueError(f"{name_of(encoding)} makes queries of positions; leave qk at free")
       self.query = self.key = None
       if factor is not None:
         raise ValueError(

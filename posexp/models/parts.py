@@ -129,10 +129,11 @@ def check_unbound(encoding: Encoding, size: Size) -> None:
   """Check that nothing is asked of queries and keys that are not made of hidden states.
 
   Raises:
-    ValueError: they are to be normed, or to have heads that are not d_model wide together.
+    ValueError: they are to be normed or tied, or to have heads that are not d_model wide together.
   """
-  if size.qk_norm or size.num_heads * size.width_of_head != size.d_model:
+  plain = not size.qk_norm and size.qk == "free"
+  if not plain or size.num_heads * size.width_of_head != size.d_model:
     raise ValueError(
       f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
-      "leave qk_norm at false and head_dim at null"
+      "leave qk_norm at false, qk at free and head_dim at null"
     )

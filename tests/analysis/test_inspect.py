@@ -13,14 +13,16 @@ import pytest
 import untrained
 from flax import nnx
 from scipy.spatial import distance
+from seed import some
 
 from posexp import inspect, plotting
-from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe
+from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe, wishes
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
+from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize
 from posexp.models.size import Size
 from posexp.training.restore import open_trained
 
@@ -68,6 +70,38 @@ def test_behavior_is_measured(encoding):
   found = card.behavior(probe.untrained(encoding, SIZE))
   assert (found["permuting words"] == "permutes the outputs") == (encoding == Encoding())
   assert (found["shifting all"] == "changes nothing") == encoding.relative
+
+
+WISHES = {  # unique, equal steps, bounded
+  "none": ("no",), "index": ("yes", "yes", "no"), "normalized": ("yes", "no", "yes"),
+  "sinusoidal": ("yes", "yes", "yes"), "rpr": ("no", "yes", "yes"), "alibi": ("yes", "yes", "no"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some([*WISHES], 3))
+def test_the_three_wishes_are_measured(name):
+  model = probe.untrained(ENCODINGS[name](), SIZE)
+  found = wishes.rows(inspection.drawn_again(model))
+  assert tuple(re.split("[:, ]", each)[0] for each in found.values()) == WISHES[name]
+
+
+def test_positions_that_end_are_said_to():
+  model = probe.untrained(Learned(length=40), SIZE)
+  found = wishes.rows(inspection.drawn_again(model))
+  assert "equal steps" not in found
+  assert found["bounded"] == "ends at position 39"
+
+
+@pytest.mark.parametrize(
+  ("size", "name", "feels"),
+  [
+    (FastTextSize(), "none", False), (FastTextSize(), "sinusoidal", False),
+    (LSTMSize(), "none", True), (CNNSize(), "none", True),
+  ],
+)  # fmt: skip
+def test_networks_feel_order_or_not(size, name, feels):
+  (found,) = card.permuted(probe.network(ENCODINGS[name](), size)).values()
+  assert found.startswith("changes the outputs, by" if feels else "changes nothing")
 
 
 def test_costs_are_those_beside_none():
