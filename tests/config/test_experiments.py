@@ -25,6 +25,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "complex_order_ablation": (14, 5),
   "complex_order_backbones": (20, 5),
   "complex_order_lm": (4, 3),
+  "complex_order_wmt16": (3, 5),
   "content_position": (4, 5),
   "content_position_parsing": (5, 5),
   "context_extension": (21, 5),
@@ -54,6 +55,7 @@ PARSED = ("content_position_parsing",)
 EXTENDED = ("context_extension", "context_extension_parents")  # whose small form must tell as much
 READ = (*EXTENDED, "layers")  # of source code
 TRANSLATED = (
+  "complex_order_wmt16",
   "field_translation",
   "naive_positions",
   "shaw_absolute",
