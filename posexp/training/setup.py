@@ -52,11 +52,13 @@ class Setup(NamedTuple):
     """Return the setup of a config; raise UserError for options that do not exist or do not
     suit.
     """
-    if isinstance(init := config.get("init"), str) and parents.is_command(init):
-      config = {**config, "init": _trained_by(init, config["runs"])}
-    if isinstance(init, str) and (released := source(init)) is not None:
-      config = {**config, "init": released.record()}
-    config, parent = parents.resolved(config)
+    parent = None
+    if isinstance(init := config.get("init"), str):
+      if (released := source(init)) is not None:
+        config = {**config, "init": released.record()}
+      else:
+        path = _trained_by(init, config["runs"]) if parents.is_command(init) else init
+        config, parent = parents.resolved({**config, "init": path})
     plugins.check("optimizer", config)
     name = str(config["encoding"])
     encoding, task, size = make_encoding(config), make_task(config).settled(), make_size(config)
@@ -233,14 +235,11 @@ def _check_parent(setup: Setup, parent: Run) -> None:
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
   """Return the sections with the values of their dataclasses, so that "4" and 4 are one run."""
-  return {
-    section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
-    for section, part in parts.items()
-    if (options := config.get(section))
-  }
-
-
-def _same(given: Any, read: Any) -> Any:
-  """Return the given value if it equals the one that was read, as 1 equals 1.0; else the latter."""
-  read = list(read) if isinstance(read, tuple) else read
-  return given if given == read else read
+  found: dict[str, Any] = {}
+  for section, part in parts.items():
+    for key, given in (config.get(section) or {}).items():
+      read = getattr(part, key, given)
+      read = list(read) if isinstance(read, tuple) else read
+      # A value that equals the one that was read stays as it is, as 1 does for 1.0.
+      found.setdefault(section, {})[key] = given if given == read else read
+  return found
