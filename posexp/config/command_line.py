@@ -142,7 +142,6 @@ def hydra_with_configs() -> Iterator[Any]:
   configs.
   """
   sources.register()
-  plugins.store()
   with contextlib.ExitStack() as stack:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
@@ -172,8 +171,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   Raises what Hydra raises, and UserError if a choice is no name.
   """
   groups, given = _groups(), read(overrides)
-  _check_short(given)
-  _check_no_values(given)
+  _check_given(given)
   # What is in this mapping are options of sbatch, which no config lists.
   added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
   pairs = zip(given, added, strict=True)
@@ -210,14 +208,24 @@ def _names(group: str) -> list[str]:
   return [*(file.stem for file in own), *(plugins.found(group) if group in plugins.GROUPS else ())]
 
 
-def _check_short(given: Sequence[Override]) -> None:
-  """Raise UserError for a name that is too long for a file, where Hydra would look for one."""
+def _check_given(given: Sequence[Override]) -> None:
+  """Raise UserError for a name that is too long for a file, where Hydra would look for one, and
+  where a section is given a value.
+  """
+  groups, sections = _groups(), _sections()
   for o in given:
     if len(o.key_or_group.encode()) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
-    group = o.key_or_group in _groups() or "/" in o.key_or_group
+    group = o.key_or_group in groups or "/" in o.key_or_group
     if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
       raise config.unknown_name(o.key_or_group, o.value(), _names(o.key_or_group))
+  for o in given:
+    key = o.key_or_group
+    if key in sections - groups and not o.is_delete() and not isinstance(o.value(), dict):
+      inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
+      if inside or o.value() is not None:
+        way_out = f", as in {brief(inside[0])}" if inside else ""
+        raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 
 def _sections() -> set[str]:
@@ -225,17 +233,6 @@ def _sections() -> set[str]:
   trackers = {file.stem for file in (config.CONFIGS / "tracker").glob("*.yaml")}
   own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
   return {*SECTIONS, *own, *NULLABLE, *trackers, *map(str, config.encodings_node())}
-
-
-def _check_no_values(given: Sequence[Override]) -> None:
-  """Raise UserError where a section is given a value."""
-  for o in given:
-    key = o.key_or_group
-    if key in _sections() - _groups() and not o.is_delete() and not isinstance(o.value(), dict):
-      inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
-      if inside or o.value() is not None:
-        way_out = f", as in {brief(inside[0])}" if inside else ""
-        raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 
 def typed_for(run: Mapping[str, Any]) -> dict[str, str]:

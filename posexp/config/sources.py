@@ -14,15 +14,17 @@ from typing import Any
 
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from posexp import reading
+from posexp.config import plugins
 from posexp.config.checks import brief, show
-from posexp.config.own_files import TAGS, Loader, mapping
-from posexp.config.plugins import CONFIGS, folders
+from posexp.config.composed import TAGS, Loader, mapping
+from posexp.config.plugins import CONFIGS
 from posexp.config.schema import flat, not_a_value
 from posexp.errors import UserError, near
 
@@ -111,17 +113,46 @@ class PluginFolders(SearchPathPlugin):
   """The folders of configs that plugins bring, behind that of posexp."""
 
   def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-    """Add the folders to Hydra's search path."""
-    for folder in folders():
-      search_path.append("posexp.plugins", f"file://{folder}")
+    """Add the folders to Hydra's search path.
+
+    Raises:
+      UserError: a file in one of them hides behind one of posexp's.
+    """
+    for plugin in plugins.found("config").values():
+      for file in plugin.value.glob("**/*.yaml"):
+        if (CONFIGS / (name := file.relative_to(plugin.value))).exists():
+          raise UserError(f"{near(file)}: posexp has {name} already; choose another name")
+    for folder in plugins.table("config", {}).values():
+      search_path.append(PROVIDER, f"file://{folder}")
+
+
+PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 
 
 def register() -> None:
-  """Make Hydra read files by this module, those in folders of plugins too."""
+  """Make Hydra read files by this module, those in folders of plugins too; tell it about the
+  plugins, and about no others, as if each had a YAML file.
+
+  Raises:
+    UserError: the name of a plugin is taken.
+  """
   for source in Plugins.instance().discover(ConfigSource):
     if source.scheme() == "file":
       source.load_config = _load_config
   Plugins.instance().register(PluginFolders)
+  hydra = ConfigStore.instance()
+  taken = {*mapping(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
+  for group, row in plugins.GROUPS.items():
+    nodes = hydra.repo.get(group, {})
+    for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
+      del nodes[file]
+    for name, plugin in plugins.found(group).items() if row.config else ():
+      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
+        raise UserError(
+          f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
+        )
+      node = row.config(name, plugin.options)
+      hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
 
 
 # With all that is in them.
@@ -169,7 +200,13 @@ def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
     name, values = key.rpartition(".")[2], value if isinstance(value, list) else [value]
     only = ONLY.get(name, values)
     heeded = LOGGING.fullmatch(key.removeprefix("hydra.job_logging."))
-    if not heeded or any(each not in only or _is_made(each, name) for each in values):
+    # Logging makes an object of a mapping, a list or a text such as ext://..., other than a stream.
+    made = [
+      isinstance(each, Mapping | list)
+      or (isinstance(each, str) and name != "stream" and CALLED.match(each))
+      for each in values
+    ]
+    if not heeded or any(made) or any(each not in only for each in values):
       known = "of logging, posexp heeds levels, formats and handlers of logging.StreamHandler"
       raise UserError(f"{key}={brief(value)}: {known}; leave it out")
   for section in ("launcher", "sweeper"):
@@ -181,12 +218,6 @@ def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
   for key in (f"hydra.launcher.{name}" for name in COMMANDS):
     if OmegaConf.select(hydra, key.removeprefix("hydra.")) and key not in spelled:
       raise UserError(f"{key}: it can run commands, so a file cannot set it; type {key}=...")
-
-
-def _is_made(value: Any, name: str) -> bool:
-  """Return whether logging would construct an object from a value, other than a stream."""
-  text = isinstance(value, str) and name != "stream" and CALLED.match(value)
-  return bool(text) or isinstance(value, Mapping | list)
 
 
 def _targets(value: Any, key: str) -> Iterable[tuple[str, Any]]:
