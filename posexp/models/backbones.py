@@ -22,8 +22,8 @@ from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
+from posexp.models.attention import filled_up
 from posexp.models.recurrent import LSTM
-from posexp.models.seen import filled_up
 from posexp.models.size import Size, Width
 
 

@@ -16,7 +16,7 @@ from jax import Array
 from posexp.encodings.base import Linear, capped
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import total
-from posexp.models.parts import word_table
+from posexp.models.block import word_table
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
