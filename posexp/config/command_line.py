@@ -55,18 +55,10 @@ NULLABLE = "labels", ADDITIONAL, "hydra.sweeper.params", "hydra.sweeper.sampler"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
-class OptionsParser(Parser):
-  """A parser of flags and of Hydra's overrides, for which `options` is the help text."""
-
-  def __init__(self, name: str, about: str, options: str, **kwargs: Any):
-    super().__init__(name, about, allow_abbrev=False, **kwargs)
-    self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=options)
-
-
-def trainer() -> OptionsParser:
+def trainer() -> Parser:
   """Return the parser of `posexp.train`."""
   options = "options and their values; --help lists them"
-  parser = OptionsParser("train", ABOUT, options, add_help=False, usage=USAGE)
+  parser = Parser("train", ABOUT, options, add_help=False, usage=USAGE)
   option = parser.add_argument
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
@@ -78,7 +70,7 @@ def trainer() -> OptionsParser:
   return parser
 
 
-def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace:
+def parse(argv: Sequence[str], parser: Parser | None = None) -> Namespace:
   """Parse flags and overrides, which may be mixed, and load plugins; return both.
 
   With `--help`, words without a value are `sections`, those of which help is asked for.
@@ -287,7 +279,7 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
   return cfg
 
 
-def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
+def config_of_one(argv: Sequence[str], parser: Parser) -> dict[str, Any]:
   """Parse the command line of a command about one encoding; return the config that would train it.
 
   Raises:

@@ -89,7 +89,9 @@ class MultiHeadAttention(nnx.Module):
     self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None
     self.over_all = size.qk_norm_over == "all"
     widths = (width, kv_width) if self.over_all else (head_dim, head_dim)
-    self.query_norm, self.key_norm = (qk_norm(encoding, size, each, rngs) for each in widths)
+    self.query_norm, self.key_norm = (
+      qk_norm(encoding, size, each, rngs) if size.qk_norm else None for each in widths
+    )
     if size.logits_cap is not None and not cross:
       if type(self.relation).weights is not Relation.weights or not self.relation.uses_hidden:
         raise ValueError(
@@ -301,9 +303,7 @@ def norm_like(made: Any, encoding: Encoding, kind: str, otherwise: str) -> Calla
 
 
 def qk_norm(encoding: Encoding, size: Size, width: int, rngs: Rngs) -> Any:
-  """Return the norm of queries or keys, which is an RMS norm, or None without `size.qk_norm`."""
-  if not size.qk_norm:
-    return None
+  """Return the norm of queries or keys, which is an RMS norm."""
   like = encoding.norm(width, epsilon=size.norm_epsilon, rngs=rngs.fork())
   kind = "rms_one" if size.norm_kind == "rms_one" else "rms"
   return norm_like(like, encoding, kind, "qk_norm at false")

@@ -137,7 +137,9 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
   train = kept.get("train") or {}
-  decays = train.get("weight_decay") and DECAYED.search(_made_of(config))
+  name, options = config.get("encoding"), config.get(config.get("encoding")) or {}
+  made_of = f"{name} {options.get('base')} {options.get('pattern')}"  # with encodings in options
+  decays = train.get("weight_decay") and DECAYED.search(made_of)
   if "decayed" in train and not decays:
     kept["train"] = {key: value for key, value in train.items() if key != "decayed"}
   if (init := kept.pop("init", None)) is not None:
@@ -146,13 +148,6 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     section = {"task": "task", "optimizer": "train"}.get(group, plugin["name"])
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
   return kept
-
-
-def _made_of(config: Mapping[str, Any]) -> str:
-  """Return the names of an encoding and of those that its options name, as parts of a pattern."""
-  name = config.get("encoding")
-  options = config.get(name) or {}
-  return f"{name} {options.get('base')} {options.get('pattern')}"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

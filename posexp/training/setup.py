@@ -86,7 +86,8 @@ class Setup(NamedTuple):
         "train.steps=0 measures the weights of another run as they are: name that run with "
         "init=RUN, or set steps"
       )
-    return setup._replace(config=_as_named_before(setup))
+    named = _as_named_before(setup) if setup.config["task"].get("train") else setup.config
+    return setup._replace(config=named)
 
   def data_digests(self) -> dict[str, str | None]:
     """Return the sha256 of the user's own files, as `posexp.runs.digest` takes them.
@@ -185,8 +186,8 @@ class Setup(NamedTuple):
 
 
 def _as_named_before(setup: Setup) -> dict[str, Any]:
-  """Return the config, with the kind of its task for its name where such runs are there: before
-  tasks were named by their files, they were named so.
+  """Return the config of a task on a file, with its kind for its name where such runs are there:
+  before tasks were named by their files, they were named so.
   """
   config, task = setup.config, setup.config["task"]
   name, kind = task["name"], task["kind"]
