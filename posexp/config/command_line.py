@@ -26,11 +26,11 @@ from omegaconf.errors import (
 )
 
 from posexp import config
-from posexp.config import plugins, sources
+from posexp.config import plugins
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
-from posexp.config.overrides import read
+from posexp.config.overrides import check_composed, check_hydra_option, read, register
 from posexp.config.schema import flat, nearest, not_a_value, suggestion
 from posexp.errors import UserError
 
@@ -106,7 +106,7 @@ def parse(argv: Sequence[str], parser: Parser | None = None) -> Namespace:
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
     if o.key_or_group.startswith("hydra"):
-      sources.check_heeded(o.key_or_group, brief(o.input_line))
+      check_hydra_option(o.key_or_group, brief(o.input_line))
     counts = last[o.key_or_group].input_line
     if o.is_sweep_override() and counts != o.input_line:
       print(
@@ -133,7 +133,7 @@ def hydra_with_configs() -> Iterator[Any]:
   """Set Hydra up with the configs of posexp and of plugins; yield the object that composes
   configs.
   """
-  sources.register()
+  register()
   with contextlib.ExitStack() as stack:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
@@ -181,7 +181,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   for key in _sections() - {*NULLABLE}:
     if (node := OmegaConf.select(cfg, key, default=cfg)) is not cfg and not OmegaConf.is_dict(node):
       raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
-  sources.check_composed(cfg.hydra, [o.key_or_group for o in given])
+  check_composed(cfg.hydra, [o.key_or_group for o in given])
   for o in given:
     chosen = o.key_or_group in groups or o.is_hydra_override()
     if not (chosen or o.is_delete() or o.is_sweep_override()):

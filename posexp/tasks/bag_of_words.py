@@ -1,14 +1,19 @@
 """A baseline that ignores order: logistic regression on a bag of words, or of characters."""
 
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posexp import storage
 from posexp.data import writing
 from posexp.data.splits import Rows
+from posexp.runs.trained import Trained
 from posexp.status import doing
 
 RECIPE = "binary words as models read them, or counts of characters, L2, C=1, F1 of classes seen"
+
+ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
+FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
 
 
 def bag_of_words(splits: dict[str, Rows], characters: bool = False) -> dict[str, dict[str, float]]:
@@ -46,3 +51,32 @@ def _fit(splits: dict[str, Rows], options: dict[str, Any]) -> dict[str, dict[str
     f1 = f1_score(labels, predicted, average="macro", zero_division=0)
     measured[name] = {"accuracy": float(accuracy_score(labels, predicted)), "macro_f1": float(f1)}
   return measured
+
+
+def of_order(summary: Mapping[str, Any], bag: str, ahead: float) -> Iterator[str]:
+  """Yield what a result says of order: the model is so many points ahead of a bag of words."""
+  trained = Trained(**summary["trained"]) if "trained" in summary else None
+  if trained and (lacking := trained.lacking()):
+    blind = "; where order is all, a model with encoding=none stays at chance" * trained.at_chance
+    yield f"not trained, so that nothing is known of order: {lacking}{blind}"
+    return
+  if abs(ahead) >= ORDER_COUNTS:
+    return
+  known = f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points"
+  if guess := summary.get("guessing"):
+    count, own = guess["texts"], summary["test/accuracy"]
+    share = (own * count + 2) / (count + 4)  # as Agresti and Coull have it, for few texts
+    sure = 1.96 * (share * (1 - share) / (count + 4)) ** 0.5
+    if own <= guess["accuracy"] + sure:
+      yield (
+        f"{known}, and {count:,} test texts do not tell either from guessing: nothing is known of "
+        "order; more texts tell more"
+      )
+      return
+    if 100 * sure >= FEW:
+      yield (
+        f"{known} on {count:,} test texts, which tell {100 * sure:.0f} points at best: order may "
+        "count for as much as that; more texts tell more"
+      )
+      return
+  yield f"{known}: these texts need no order, or this model uses none; task=who_acts needs it"

@@ -17,11 +17,10 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, sources, splits, tokenizer, writing
-from posexp.data.examples import Examples
+from posexp.data.batches import Examples
 from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.runs.predictions import LABELS, write_predictions
-from posexp.runs.trained import Trained
 from posexp.tasks import bag_of_words
 from posexp.tasks.contract import Snapshot, Task
 from posexp.tasks.results import Outputs, aligned, guessing, prefixed, result_rows, rows_of
@@ -29,9 +28,7 @@ from posexp.tasks.results import Outputs, aligned, guessing, prefixed, result_ro
 if TYPE_CHECKING:
   from posexp.models.classifier import ClassifierSpec
 
-ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
 SHOWN = 4  # rows that a note names
-FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
 
 
 class Classification(Task):
@@ -166,36 +163,7 @@ class LabeledTexts(Classification):
     yield from aligned(
       [*rows, ["accuracy against it, points", *(f"{each:+.2f}" for each in ahead)]]
     )
-    yield from _of_order(summary, bag, ahead[-1])
-
-
-def _of_order(summary: Mapping[str, Any], bag: str, ahead: float) -> Iterator[str]:
-  """Yield what a result says of order: the model is so many points ahead of a bag of words."""
-  trained = Trained(**summary["trained"]) if "trained" in summary else None
-  if trained and (lacking := trained.lacking()):
-    blind = "; where order is all, a model with encoding=none stays at chance" * trained.at_chance
-    yield f"not trained, so that nothing is known of order: {lacking}{blind}"
-    return
-  if abs(ahead) >= ORDER_COUNTS:
-    return
-  known = f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points"
-  if guess := summary.get("guessing"):
-    count, own = guess["texts"], summary["test/accuracy"]
-    share = (own * count + 2) / (count + 4)  # as Agresti and Coull have it, for few texts
-    sure = 1.96 * (share * (1 - share) / (count + 4)) ** 0.5
-    if own <= guess["accuracy"] + sure:
-      yield (
-        f"{known}, and {count:,} test texts do not tell either from guessing: nothing is known of "
-        "order; more texts tell more"
-      )
-      return
-    if 100 * sure >= FEW:
-      yield (
-        f"{known} on {count:,} test texts, which tell {100 * sure:.0f} points at best: order may "
-        "count for as much as that; more texts tell more"
-      )
-      return
-  yield f"{known}: these texts need no order, or this model uses none; task=who_acts needs it"
+    yield from bag_of_words.of_order(summary, bag, ahead[-1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from posexp.runs.metrics import COST
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
-  from posexp.data.examples import Batch
+  from posexp.data.batches import Batch
   from posexp.training.step import State, Step
 import importlib.metadata
 import os
