@@ -58,7 +58,7 @@ class MultiHeadAttention(nnx.Module):
       check_declared(encoding, size.d_model, causal=causal)
 
     def linear(in_features: int, out_features: int, part: str) -> Callable[[Array], Array]:
-      bias = size.has_bias(part)
+      bias = part in size.biased
       return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
     self.query = linear(size.d_model, width, "qkv")
@@ -153,7 +153,7 @@ class FeedForward(nnx.Module):
 
   def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):
     def linear(*widths: int) -> Callable[[Array], Array]:
-      return encoding.linear(*widths, bias=size.has_bias("feed_forward"), rngs=rngs.fork())
+      return encoding.linear(*widths, bias="feed_forward" in size.biased, rngs=rngs.fork())
 
     self.unit = size.feed_forward
     self.up, self.down = linear(size.d_model, size.d_ff), linear(size.d_ff, size.d_model)
@@ -341,7 +341,7 @@ def to_all_heads(
 
   It maps [1 or B,L,F] to all heads of queries, [1 or B,L,H·D], without a bias.
   """
-  if linear is None or (own == size.num_heads and not size.has_bias("qkv")):
+  if linear is None or (own == size.num_heads and "qkv" not in size.biased):
     return linear
   return ToAllHeads(linear, own, size.num_heads)
 

@@ -89,7 +89,7 @@ class Classifier(nnx.Module):
       self.stack = Stack(words, encoding, size, max_position=reach, rngs=forked)
     else:
       self.network = Backbone(words, encoding, size, rngs=forked)
-    bias = not isinstance(size, Size) or size.has_bias("head")
+    bias = not isinstance(size, Size) or "head" in size.biased
     self.head = Linear(size.width, spec.num_classes, bias=bias, rngs=rngs.fork())
     self.first, self.positions, self.dropout = spec.first, spec.positions, size.dropout
 

@@ -55,7 +55,7 @@ class Writer(nnx.Module):
       ValueError: embeddings are tied, and the encoding has no vector of d_model for each word.
     """
     if not size.tie_embeddings:
-      return Linear(size.d_model, vocab_size, bias=size.has_bias("head"), rngs=rngs)
+      return Linear(size.d_model, vocab_size, bias="head" in size.biased, rngs=rngs)
     found = word_table(self.stacks[-1].embed)
     if found is None or found[0].shape != (vocab_size, size.d_model):
       raise ValueError(

@@ -55,11 +55,6 @@ BIASES = {
 PARTS = BIASES["all"]
 
 
-def biased(bias: str) -> tuple[str, ...]:
-  """Return the parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
-  return BIASES.get(bias) or tuple(part for part in bias.split("+") if part != "none")
-
-
 WIDEST = 2**16
 NORMS = {"layer": "norm", "layer_scale": "norm without bias", "rms": "RMS-norm"}
 NORMS["rms_one"] = "RMS-norm of 1 + w"
@@ -147,9 +142,10 @@ class Size:
     """The number of heads of keys and values; each serves as many heads of queries, in a row."""
     return self.num_kv_heads or self.num_heads
 
-  def has_bias(self, part: str) -> bool:
-    """Return whether linear maps of this part, as in BIASES, have a bias."""
-    return part in biased(self.bias)
+  @property
+  def biased(self) -> tuple[str, ...]:
+    """The parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
+    return BIASES.get(self.bias) or tuple(part for part in self.bias.split("+") if part != "none")
 
   @property
   def width(self) -> int:
