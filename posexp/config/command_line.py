@@ -52,6 +52,8 @@ USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE .
 TUNE = "tune"  # the section of options of tuned sweeps
 ADDITIONAL = "hydra.launcher.additional_parameters"
 NULLABLE = "labels", ADDITIONAL, "hydra.sweeper.params", "hydra.sweeper.sampler"
+# Groups of configs, of which one is chosen.
+GROUPS = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -162,12 +164,12 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 
   Raises what Hydra raises, and UserError if a choice is no name.
   """
-  groups, given = _groups(), read(overrides)
+  given = read(overrides)
   _check_given(given)
   # What is in this mapping are options of sbatch, which no config lists.
   added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
   pairs = zip(given, added, strict=True)
-  lines = [_choice(o) if o.key_or_group in groups else line for o, line in pairs]
+  lines = [_choice(o) if o.key_or_group in GROUPS else line for o, line in pairs]
   try:
     with warnings.catch_warnings(), hydra_with_configs():
       warnings.filterwarnings("error", "(?s).*is not available", UserWarning)
@@ -183,15 +185,10 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
       raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
   check_composed(cfg.hydra, [o.key_or_group for o in given])
   for o in given:
-    chosen = o.key_or_group in groups or o.is_hydra_override()
+    chosen = o.key_or_group in GROUPS or o.is_hydra_override()
     if not (chosen or o.is_delete() or o.is_sweep_override()):
       OmegaConf.update(cfg, o.key_or_group, o.value())  # in the spelling that Hydra has lost
   return cfg
-
-
-def _groups() -> set[str]:
-  """Return the groups of configs of which one is chosen."""
-  return {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
 
 
 def _names(group: str) -> list[str]:
@@ -204,16 +201,16 @@ def _check_given(given: Sequence[Override]) -> None:
   """Raise UserError for a name that is too long for a file, where Hydra would look for one, and
   where a section is given a value.
   """
-  groups, sections = _groups(), _sections()
+  sections = _sections()
   for o in given:
     if len(o.key_or_group.encode()) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
-    group = o.key_or_group in groups or "/" in o.key_or_group
+    group = o.key_or_group in GROUPS or "/" in o.key_or_group
     if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
       raise config.unknown_name(o.key_or_group, o.value(), _names(o.key_or_group))
   for o in given:
     key = o.key_or_group
-    if key in sections - groups and not o.is_delete() and not isinstance(o.value(), dict):
+    if key in sections - GROUPS and not o.is_delete() and not isinstance(o.value(), dict):
       inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
       if inside or o.value() is not None:
         way_out = f", as in {brief(inside[0])}" if inside else ""

@@ -124,20 +124,14 @@ def encodings_node() -> DictConfig:
   Hydra composes them below everything else, so that `rpr.k=2,4` has a place to go in the runs of a
   sweep whose encoding is another. To be read only.
   """
-  own = {name: plugin.options for name, plugin in plugins.found("encoding").items()}
-  if own and own != _merged.get("own"):
-    _merged.update(own=own, node=OmegaConf.merge(_built_in(), own))
-  return _merged["node"] if own else _built_in()
+  return _node(*plugins.found("encoding").values())
 
 
-_merged: dict[str, Any] = {}  # the options of the last plugins, and what they were merged to
-
-
-@functools.cache
-def _built_in() -> DictConfig:
+@functools.lru_cache(maxsize=2)
+def _node(*own: plugins.Plugin) -> DictConfig:
   node = OmegaConf.merge(*map(mapping, sorted((CONFIGS / "encoding").glob("*.yaml"))))
   del node["encoding"]
-  return node
+  return OmegaConf.merge(node, {plugin.name: plugin.options for plugin in own}) if own else node
 
 
 @dataclasses.dataclass(frozen=True)
