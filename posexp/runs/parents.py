@@ -52,10 +52,11 @@ def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run]:
       f"init={given}: its folder must have the run's digest as a name, which tells which run this "
       "is; move it back into such a folder"
     )
+  text = json.dumps(results(run.summary), sort_keys=True)
   record = {
     "path": str(path.absolute()),
     "run": f"{run.encoding}/{run.digest}" + ("" if paired else f"/seed={run.seed}"),
-    "results": _fingerprint(run),
+    "results": hashlib.sha256(text.encode()).hexdigest(),
   }
   return {**config, "init": record}, run
 
@@ -81,8 +82,3 @@ def check_same(folder: Path, config: Mapping[str, Any]) -> None:
       f"{near(folder)} started from other weights than {near(path_of(config))} has now; put those "
       "back, or rerun=true trains the run afresh"
     )
-
-
-def _fingerprint(run: Run) -> str:
-  text = json.dumps(results(run.summary), sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
