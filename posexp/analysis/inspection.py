@@ -52,12 +52,11 @@ def inspect(
   jax.config.update("jax_disable_most_optimizations", True)
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   labels = values.tokens(text) if text else [*map(str, range(positions or LENGTH))]
-  length = len(labels)
-  trained = run and open_trained(run)
+  length, trained = len(labels), run and open_trained(run)
   doing("measuring what the figures show")
   whole = trained and trained.snapshot.model()
-  state = f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
-  title = f"{name}, {state}"
+  step = trained and trained.snapshot.state.step
+  title = f"{name}, trained (step {step:,})" if trained else f"{name}, untrained"
   options = configuration.show_options(config.get(name)) or "none"
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
@@ -86,8 +85,7 @@ def inspect(
     drawn.append([("frequencies-by-word", encoding_figures.frequencies(title, table, counts))])
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
-    causal = model is not None and model.stack.causal
-    shown = [values.of_pairs(encoding, causal, labels)]
+    shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]
     if "input" in encoding.acts_in:
       shown.insert(0, values.of_positions(vectors, labels[: len(vectors)]))
     lines += [line for each in shown if each for line in ("", *each)]

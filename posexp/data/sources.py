@@ -44,14 +44,7 @@ class Sourced:
   test: str | None = None
 
   def data_digest(self) -> str | None:
-    """Return the sha256 of the user's own files; None where the options alone pin the data.
-
-    Raises:
-      UserError: a file is missing, empty or not of a kind that the task reads.
-    """
-    if self.hub or getattr(self, "package", None):
-      return None
-    return files.digest({role: path for split in given(self) for role, path in _paths(self, split)})
+    return digest(self)
 
 
 class Texts(NamedTuple):
@@ -98,21 +91,30 @@ def check(task, file: str) -> None:
     )
 
 
+def digest(task) -> str | None:
+  """Return the sha256 of the user's own files; None where the options alone pin the data.
+
+  Raises:
+    UserError: a file is missing, empty or not of a kind that the task reads.
+  """
+  if task.hub or getattr(task, "package", None):
+    return None
+  return files.digest({role: path for split in given(task) for role, path in _paths(task, split)})
+
+
 def identity(task) -> str:
   """Return the sha256 of the user's own files, or of what pins a package or the hub's data, and of
   the columns that are read.
 
   Raises:
-    UserError: as `data_digest`.
+    UserError: as `digest`.
   """
   if getattr(task, "package", None):
     content = f"{task.package}:{PACKAGES[task.package].sha256}"
   elif task.hub:
     content = str(_query(task))
   else:
-    content = ":".join(
-      [str(task.data_digest()), *(str(getattr(task, each)) for each in task.columns)]
-    )
+    content = ":".join([str(digest(task)), *(str(getattr(task, each)) for each in task.columns)])
   return hashlib.sha256(content.encode()).hexdigest()
 
 

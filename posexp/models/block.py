@@ -71,11 +71,7 @@ class MultiHeadAttention(nnx.Module):
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
     if not self.relation.uses_hidden:
-      if size.qk_norm or width != size.d_model:
-        raise ValueError(
-          f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
-          "leave qk_norm at false and head_dim at null"
-        )
+      check_unbound(encoding, size)
       self.query = self.key = None
       if factor is not None:
         raise ValueError(
@@ -348,3 +344,16 @@ def to_all_heads(
   if linear is None or (own == size.num_heads and "qkv" not in size.biased):
     return linear
   return ToAllHeads(linear, own, size.num_heads)
+
+
+def check_unbound(encoding: Encoding, size: Size) -> None:
+  """Check that nothing is asked of queries and keys that are not made of hidden states.
+
+  Raises:
+    ValueError: they are to be normed, or to have heads that are not d_model wide together.
+  """
+  if size.qk_norm or size.num_heads * size.width_of_head != size.d_model:
+    raise ValueError(
+      f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
+      "leave qk_norm at false and head_dim at null"
+    )
