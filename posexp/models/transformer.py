@@ -127,7 +127,8 @@ class Stack(nnx.Module):
     places = jnp.arange(length)
     within = None if padding_last or mask is None else places - real.argmax(1, keepdims=True)
     spans = self.spans(
-      lambda kind: limited(whole, kind, places, places, self.causal, within), term_scale
+      lambda kind: limited(whole, kind, places, places, self.causal, within),
+      term_scale=term_scale,
     )
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
       held = block.attention.keys_values(block.context(x))
@@ -237,7 +238,8 @@ class Stack(nnx.Module):
     places = jnp.arange(past + length)
     within = None if documents is None else since_start(held)
     spans = self.spans(
-      lambda kind: limited(span, kind, places[past:], places, True, within), term_scale
+      lambda kind: limited(span, kind, places[past:], places, True, within),
+      term_scale=term_scale,
     )
     layers = []
     for block, before, span in zip(self.blocks, memory.layers, spans, strict=True):
@@ -323,7 +325,7 @@ class Stack(nnx.Module):
     return shared[self.kinds[layer].shared] if isinstance(shared, nnx.List) else shared
 
   def spans(
-    self, of_kind: Callable[[Kind], Span], term_scale: TermScale | None = None
+    self, of_kind: Callable[[Kind], Span], *, term_scale: TermScale | None = None
   ) -> list[Span]:
     """Return the span of each layer, made ready once for all layers of a kind, with the layer's
     factors of terms.
