@@ -31,9 +31,9 @@ import posexp
 from posexp import config as configuration
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import command
+from posexp.config.arguments import Parser, command
 from posexp.config.checks import as_typed
-from posexp.config.command_line import OptionsParser, config_of_one
+from posexp.config.command_line import config_of_one
 from posexp.config.plugins import CONFIGS
 from posexp.errors import UserError, near
 from posexp.reporting.text import wrapped
@@ -59,7 +59,7 @@ def check(argv: list[str]) -> bool:
   """
   options = "options of python -m posexp.train; those of the encoding, positions and task are read"
   with files_opened() as loaded:
-    config = config_of_one(argv, OptionsParser("check", __doc__, options))
+    config = config_of_one(argv, Parser("check", __doc__, options))
   if "task" not in config.get("plugins", {}):
     return check_encoding(config)
   held = check_task(config, loaded)

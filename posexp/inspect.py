@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import command, load_plugins
-from posexp.config.command_line import OptionsParser, config_of_one
+from posexp.config.arguments import Parser, command, load_plugins
+from posexp.config.command_line import config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
 
@@ -53,7 +53,7 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  parser = OptionsParser("inspect", __doc__, "an encoding with its options, or a run")
+  parser = Parser("inspect", __doc__, "an encoding with its options, or a run")
   if any(re.match(r"\w+:", word) for word in argv):
     from posexp.training.sources import source  # slow to import
 

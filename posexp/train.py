@@ -65,7 +65,8 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
       processes.join(path, config["distributed_timeout"])
-    parents.check_same(path, config)
+    if config.get("init") is not None:
+      parents.check_same(path, config)
     if not processes.is_main_process():
       trackers = {}
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun

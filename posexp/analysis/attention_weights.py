@@ -15,8 +15,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.data import library
-from posexp.data.batches import padded_length
-from posexp.data.examples import Batch, Pairs, Sequences
+from posexp.data.batches import Batch, Pairs, Sequences, padded_length
 from posexp.data.tokenizer import BOS
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions

@@ -60,11 +60,11 @@ def inspect(
   jax.config.update("jax_disable_most_optimizations", True)
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   labels = values.tokens(text) if text else [*map(str, range(positions or LENGTH))]
-  length = len(labels)
-  trained = run and open_trained(run)
+  length, trained = len(labels), run and open_trained(run)
   doing("measuring what the figures show")
   whole = trained and trained.snapshot.model()
-  title = f"{name}, {trained_to(trained)}"
+  step = trained and trained.snapshot.state.step
+  title = f"{name}, trained (step {step:,})" if trained else f"{name}, untrained"
   options = configuration.show_options(config.get(name)) or "none"
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
@@ -92,8 +92,7 @@ def inspect(
   drawn.append(draw_frequencies(title, embed, trained))
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
-    causal = model is not None and model.stack.causal
-    shown = [values.of_pairs(encoding, causal, labels)]
+    shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]
     if "input" in encoding.acts_in:
       shown.insert(0, values.of_positions(vectors, labels[: len(vectors)]))
     lines += [line for each in shown if each for line in ("", *each)]
@@ -135,11 +134,6 @@ def layer_profiles(
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
     return {f"layer {layer}": probe.profile(model, 2 * length, layer) for layer in layers}
   return {"random weights": probe.profile(drawn_again(model), 2 * length)}
-
-
-def trained_to(trained: TrainedModel | None) -> str:
-  """Return in words how far a model is trained."""
-  return f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
 
 
 def drawn_again(model: ProbeModel) -> ProbeModel:

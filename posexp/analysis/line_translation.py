@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from posexp.data import batches
-from posexp.data.examples import Pairs, Sequences
+from posexp.data.batches import Pairs, Sequences
 from posexp.data.tokenizer import EOS, Tokenizer
 from posexp.models.decoding import Search
 from posexp.tasks.translation import decode, tokenizers

@@ -24,8 +24,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.backbones import Backbone, NetworkSize
-from posexp.models.block import MultiHeadAttention
-from posexp.models.parts import ToAllHeads, repeated
+from posexp.models.block import MultiHeadAttention, ToAllHeads, repeated
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.training.step import keys

@@ -14,8 +14,8 @@ import numpy as np
 from tabulate import tabulate
 
 from posexp.data import files
+from posexp.data.batches import Batch
 from posexp.data.corpus import kept_vocabulary
-from posexp.data.examples import Batch
 from posexp.data.lines import standard_input
 from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary

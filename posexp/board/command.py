@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
-from posexp.config.arguments import command, named_plugins, names
-from posexp.config.command_line import OptionsParser, explained, parse
+from posexp.config.arguments import Parser, command, named_plugins, names
+from posexp.config.command_line import explained, parse
 from posexp.errors import Unsuited, UserError, counted, lasting, near
 from posexp.status import doing
 
@@ -43,7 +43,7 @@ HOW = ("workers", "hydra/launcher", "hydra.", "runs")  # options that say how ru
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
   options = "the encoding, its options, and how runs are trained"
-  parser = OptionsParser("leaderboard", __doc__, options)
+  parser = Parser("leaderboard", __doc__, options)
   option = parser.add_argument
   option("--quick", action="store_true", help="fewer trials and seeds: the row is provisional")
   which = "columns to train; default: those with published rows"

@@ -27,18 +27,21 @@ class Parser(argparse.ArgumentParser):
   """A parser for `python -m posexp.<name>` whose mistakes are UserErrors.
 
   `about` is the docstring of the command's module: its first paragraph stands above the options in
-  the help, the others below them.
+  the help, the others below them. `overrides` is the help of Hydra's, if the command takes some.
   """
 
-  def __init__(self, name: str, about: str, **kwargs: Any):
+  def __init__(self, name: str, about: str, overrides: str = "", **kwargs: Any):
     description, _, examples = about.partition("\n\n")
     super().__init__(
       prog=f"python -m posexp.{name}",
       description=description,
       epilog=examples,
       formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=not overrides,
       **kwargs,
     )
+    if overrides:
+      self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=overrides)
     version = f"posexp {__version__}"
     self.add_argument("--version", action="version", version=version, help="print the version")
 

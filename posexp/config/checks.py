@@ -174,7 +174,15 @@ def converted(value: Any, hint: Any) -> Any:
         raise ValueError(f"must be {each.words}, not {shown if shown.strip() else repr(shown)}")
     return found
   if origin in (typing.Union, types.UnionType):
-    return _one_of_types(value, hint, inner)
+    refused: Exception = TypeError(f"must be {describe(hint)}")
+    for each in inner:  # the first of these types that accepts the value
+      try:
+        return converted(value, each)
+      except TypeError:
+        continue
+      except ValueError as error:
+        refused = error
+    raise refused
   if origin is Literal:
     spelled = {show(each): each for each in inner}
     text = value.strip() if isinstance(value, str) else show(value)
@@ -193,19 +201,6 @@ def converted(value: Any, hint: Any) -> Any:
   if origin is Any or (isinstance(origin, type) and isinstance(value, origin)):
     return value
   raise TypeError(f"must be {describe(hint)}")
-
-
-def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
-  """Return a value converted to the first of several types that accepts it."""
-  refused: Exception = TypeError(f"must be {describe(hint)}")
-  for each in members:
-    try:
-      return converted(value, each)
-    except TypeError:
-      continue
-    except ValueError as error:
-      refused = error
-  raise refused
 
 
 def _read(value: Any, kind: Any, abstract: type) -> Any:

@@ -26,11 +26,11 @@ from omegaconf.errors import (
 )
 
 from posexp import config
-from posexp.config import plugins, sources
+from posexp.config import plugins
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
-from posexp.config.overrides import read
+from posexp.config.overrides import check_composed, check_hydra_option, read, register
 from posexp.config.schema import flat, nearest, not_a_value, suggestion
 from posexp.errors import UserError
 
@@ -52,21 +52,15 @@ USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE .
 TUNE = "tune"  # the section of options of tuned sweeps
 ADDITIONAL = "hydra.launcher.additional_parameters"
 NULLABLE = "labels", ADDITIONAL, "hydra.sweeper.params", "hydra.sweeper.sampler"
+# Groups of configs, of which one is chosen.
+GROUPS = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
-class OptionsParser(Parser):
-  """A parser of flags and of Hydra's overrides, for which `options` is the help text."""
-
-  def __init__(self, name: str, about: str, options: str, **kwargs: Any):
-    super().__init__(name, about, allow_abbrev=False, **kwargs)
-    self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=options)
-
-
-def trainer() -> OptionsParser:
+def trainer() -> Parser:
   """Return the parser of `posexp.train`."""
   options = "options and their values; --help lists them"
-  parser = OptionsParser("train", ABOUT, options, add_help=False, usage=USAGE)
+  parser = Parser("train", ABOUT, options, add_help=False, usage=USAGE)
   option = parser.add_argument
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
@@ -78,7 +72,7 @@ def trainer() -> OptionsParser:
   return parser
 
 
-def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace:
+def parse(argv: Sequence[str], parser: Parser | None = None) -> Namespace:
   """Parse flags and overrides, which may be mixed, and load plugins; return both.
 
   With `--help`, words without a value are `sections`, those of which help is asked for.
@@ -114,7 +108,7 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
     if o.key_or_group.startswith("hydra"):
-      sources.check_heeded(o.key_or_group, brief(o.input_line))
+      check_hydra_option(o.key_or_group, brief(o.input_line))
     counts = last[o.key_or_group].input_line
     if o.is_sweep_override() and counts != o.input_line:
       print(
@@ -141,8 +135,7 @@ def hydra_with_configs() -> Iterator[Any]:
   """Set Hydra up with the configs of posexp and of plugins; yield the object that composes
   configs.
   """
-  sources.register()
-  plugins.store()
+  register()
   with contextlib.ExitStack() as stack:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
@@ -171,13 +164,12 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 
   Raises what Hydra raises, and UserError if a choice is no name.
   """
-  groups, given = _groups(), read(overrides)
-  _check_short(given)
-  _check_no_values(given)
+  given = read(overrides)
+  _check_given(given)
   # What is in this mapping are options of sbatch, which no config lists.
   added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
   pairs = zip(given, added, strict=True)
-  lines = [_choice(o) if o.key_or_group in groups else line for o, line in pairs]
+  lines = [_choice(o) if o.key_or_group in GROUPS else line for o, line in pairs]
   try:
     with warnings.catch_warnings(), hydra_with_configs():
       warnings.filterwarnings("error", "(?s).*is not available", UserWarning)
@@ -191,17 +183,12 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   for key in _sections() - {*NULLABLE}:
     if (node := OmegaConf.select(cfg, key, default=cfg)) is not cfg and not OmegaConf.is_dict(node):
       raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
-  sources.check_composed(cfg.hydra, [o.key_or_group for o in given])
+  check_composed(cfg.hydra, [o.key_or_group for o in given])
   for o in given:
-    chosen = o.key_or_group in groups or o.is_hydra_override()
+    chosen = o.key_or_group in GROUPS or o.is_hydra_override()
     if not (chosen or o.is_delete() or o.is_sweep_override()):
       OmegaConf.update(cfg, o.key_or_group, o.value())  # in the spelling that Hydra has lost
   return cfg
-
-
-def _groups() -> set[str]:
-  """Return the groups of configs of which one is chosen."""
-  return {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
 
 
 def _names(group: str) -> list[str]:
@@ -210,14 +197,24 @@ def _names(group: str) -> list[str]:
   return [*(file.stem for file in own), *(plugins.found(group) if group in plugins.GROUPS else ())]
 
 
-def _check_short(given: Sequence[Override]) -> None:
-  """Raise UserError for a name that is too long for a file, where Hydra would look for one."""
+def _check_given(given: Sequence[Override]) -> None:
+  """Raise UserError for a name that is too long for a file, where Hydra would look for one, and
+  where a section is given a value.
+  """
+  sections = _sections()
   for o in given:
     if len(o.key_or_group.encode()) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
-    group = o.key_or_group in _groups() or "/" in o.key_or_group
+    group = o.key_or_group in GROUPS or "/" in o.key_or_group
     if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
       raise config.unknown_name(o.key_or_group, o.value(), _names(o.key_or_group))
+  for o in given:
+    key = o.key_or_group
+    if key in sections - GROUPS and not o.is_delete() and not isinstance(o.value(), dict):
+      inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
+      if inside or o.value() is not None:
+        way_out = f", as in {brief(inside[0])}" if inside else ""
+        raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 
 def _sections() -> set[str]:
@@ -225,17 +222,6 @@ def _sections() -> set[str]:
   trackers = {file.stem for file in (config.CONFIGS / "tracker").glob("*.yaml")}
   own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
   return {*SECTIONS, *own, *NULLABLE, *trackers, *map(str, config.encodings_node())}
-
-
-def _check_no_values(given: Sequence[Override]) -> None:
-  """Raise UserError where a section is given a value."""
-  for o in given:
-    key = o.key_or_group
-    if key in _sections() - _groups() and not o.is_delete() and not isinstance(o.value(), dict):
-      inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
-      if inside or o.value() is not None:
-        way_out = f", as in {brief(inside[0])}" if inside else ""
-        raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 
 def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
@@ -290,7 +276,7 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
   return cfg
 
 
-def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
+def config_of_one(argv: Sequence[str], parser: Parser) -> dict[str, Any]:
   """Parse the command line of a command about one encoding; return the config that would train it.
 
   Raises:

@@ -1,15 +1,22 @@
-"""Overrides, `option=value`, by Hydra's grammar; but a text keeps the spelling that was typed.
+"""Overrides and config files of the user's own, in which a text keeps the spelling that was typed.
 
-Hydra guesses the type of a value: 2026_11 is the number 202611, 1.10 is 1.1, NULL is nothing. Here
-such a value is the text itself, which becomes a number or a switch where an option asks for one.
+Hydra's grammar and YAML 1.1 guess types: 2026_11 is the number 202611, 1.10 is 1.1, 1:30 is 90,
+NULL is nothing and `on` is true. Here such a value is the text itself, which becomes a number or a
+switch where an option asks for one. Experiments are global.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import (
   CommonTokenStream,
   InputStream,
@@ -19,10 +26,19 @@ from hydra.core.override_parser.overrides_parser import (
 )
 from hydra.core.override_parser.overrides_visitor import HydraErrorListener, HydraOverrideVisitor
 from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
 
+from posexp import reading
+from posexp.config import plugins
 from posexp.config.checks import MISREAD, brief, quoted, show, typed
-from posexp.errors import UserError
+from posexp.config.composed import TAGS, Loader, mapping
+from posexp.config.plugins import CONFIGS
+from posexp.config.schema import flat, not_a_value
+from posexp.errors import UserError, near
 
 UNREADABLE = HydraException, ArithmeticError, RecursionError, ValueError
 OF_TEXTS = "choice", "shuffle"  # functions whose arguments are values, and no bounds of numbers
@@ -105,3 +121,206 @@ def _readings(value: str) -> Iterator[str]:
     parts = [value] if parts == [inner] else [part.strip() for part in parts]
     listed = ",".join(map(quoted, parts))
     yield f"[{listed}]" if ends == "[]" else listed
+
+
+def _check_global(key: Any, value: Any, file: str) -> None:
+  """Raise UserError for a line of an experiment that Hydra would misunderstand."""
+  section, dot, name = str(key).partition(".")
+  if dot:
+    raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
+  if key == "plugins":
+    raise UserError(f"{file}: plugins are loaded by the command alone; type plugins=FILE")
+  if key != "encoding" and isinstance(value, str | list) and (CONFIGS / section).is_dir():
+    raise UserError(
+      f"{file}: {key}: {value} stands under defaults, in a line - override /{key}: {value}"
+    )
+
+
+def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
+  """Return the config of a file; in a user's own file texts keep their spelling.
+
+  Raises:
+    UserError: it is no mapping in UTF-8, or holds what is not heeded.
+    YAMLError: it is not valid YAML.
+  """
+  file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
+  try:
+    text = (reading.read(file) or b"").decode()
+    if self.provider == "main":
+      found = mapping(text)
+    else:
+      found = _of_user(file, text, config_path.startswith("experiment/"))
+  except (OSError, ValueError) as error:
+    raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
+  header = self._get_header_dict(text[:512])
+  if config_path.startswith("experiment/"):
+    header["package"] = header.get("package") or "_global_"
+  return ConfigResult(self.provider, self.full_path(), found, header)
+
+
+def _of_user(file: Path, text: str, is_experiment: bool) -> Any:
+  with contextlib.suppress(yaml.YAMLError):  # of which Hydra says where
+    reading.check_yaml(text, LEVELS, reading.NODES)
+  native = OmegaConf.load(file)
+  spelled = yaml.load(text, _Loader)  # a subclass of SafeLoader
+  if not isinstance(spelled, Mapping | None):
+    raise ValueError("it is none")
+  if is_experiment:
+    for key, value in (spelled or {}).items():
+      _check_global(key, value, near(file))
+  if not spelled:
+    return native
+  found = OmegaConf.create(spelled)
+  if "hydra" in native:
+    if not OmegaConf.is_dict(native.hydra):
+      raise UserError(f"{near(file)}: {not_a_value('hydra')}")
+    params = OmegaConf.select(found, "hydra.sweeper.params")
+    found.hydra = native.hydra
+    if params:
+      found.hydra.sweeper.params = params
+    for key in flat(OmegaConf.to_container(native.hydra), "hydra."):
+      check_hydra_option(key, f"{near(file)}, {key}")
+  return found
+
+
+LEVELS = 50  # of lists and mappings in a config
+
+
+class _Loader(Loader):
+  """A loader that keeps a text where its type is a guess."""
+
+
+def _scalar(loader: Any, node: yaml.ScalarNode) -> Any:
+  value = NATIVE[node.tag](loader, node)
+  return value if node.value in ("", "~") or show(value) == node.value else node.value
+
+
+NATIVE = {
+  f"{TAGS}{kind}": Loader.yaml_constructors[f"{TAGS}{kind}"]
+  for kind in ("int", "float", "bool", "null")
+}
+for tag in NATIVE:
+  _Loader.add_constructor(tag, _scalar)
+
+
+class PluginFolders(SearchPathPlugin):
+  """The folders of configs that plugins bring, behind that of posexp."""
+
+  def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+    """Add the folders to Hydra's search path.
+
+    Raises:
+      UserError: a file in one of them hides behind one of posexp's.
+    """
+    for plugin in plugins.found("config").values():
+      for file in plugin.value.glob("**/*.yaml"):
+        if (CONFIGS / (name := file.relative_to(plugin.value))).exists():
+          raise UserError(f"{near(file)}: posexp has {name} already; choose another name")
+    for folder in plugins.table("config", {}).values():
+      search_path.append(PROVIDER, f"file://{folder}")
+
+
+PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
+
+
+def register() -> None:
+  """Make Hydra read files by this module, those in folders of plugins too; tell it about the
+  plugins, and about no others, as if each had a YAML file.
+
+  Raises:
+    UserError: the name of a plugin is taken.
+  """
+  for source in Plugins.instance().discover(ConfigSource):
+    if source.scheme() == "file":
+      source.load_config = _load_config
+  Plugins.instance().register(PluginFolders)
+  hydra = ConfigStore.instance()
+  taken = {*mapping(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
+  for group, row in plugins.GROUPS.items():
+    nodes = hydra.repo.get(group, {})
+    for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
+      del nodes[file]
+    for name, plugin in plugins.found(group).items() if row.config else ():
+      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
+        raise UserError(
+          f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
+        )
+      node = row.config(name, plugin.options)
+      hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
+
+
+# With all that is in them.
+HEEDED = (
+  "hydra.mode", "hydra.searchpath", "hydra.verbose", "hydra.job_logging", "hydra.sweep.dir",
+  "hydra.sweeper", "hydra.launcher",
+)  # fmt: skip
+GROUPS = "hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler", "hydra/job_logging"
+# What logging may be told; values are numbers, switches, texts, or lists of these.
+LOGGING = re.compile(
+  r"version|disable_existing_loggers|root(\.(level|handlers))?|formatters\.[^.]+\.(format|datefmt)|"
+  r"handlers\.[^.]+\.(class|level|formatter|stream)|loggers\..+\.(level|handlers|propagate)"
+)
+ONLY = {"class": ("logging.StreamHandler",), "stream": ("ext://sys.stdout", "ext://sys.stderr")}
+CALLED = re.compile(r"[a-z]+://")  # how a text begins of which logging makes an object
+COMMANDS = "setup", "python", "srun_args", "additional_parameters"  # of launchers
+TARGETS = {  # the classes that may be made of Hydra's options
+  "launcher._target_": r"hydra_plugins(\.\w+)+|hydra\._internal\.core_plugins\.\w+\.\w+",
+  "sweeper._target_": r"hydra_plugins(\.\w+)+|hydra\._internal\.core_plugins\.\w+\.\w+",
+  "sweeper.sampler._target_": r"optuna\.samplers\.\w+",
+}
+
+
+def check_hydra_option(key: str, where: str) -> None:
+  """Raise UserError for an option of Hydra that has no effect here; `where` says how it was set."""
+  section = key.partition("@")[0]
+  if section.endswith("._target_") or not (
+    section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
+  ):
+    raise UserError(
+      f"{where}: posexp does not heed this option of Hydra's; leave it out (it heeds "
+      f"{', '.join([*HEEDED, *GROUPS])})"
+    )
+
+
+def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
+  """Check the composed node `hydra`; `typed` are the keys given on the command line.
+
+  Raises:
+    UserError: logging would call a function or open a file, an object would be made that is no
+      launcher, sweeper or sampler, or a file would run a command.
+  """
+  logging = OmegaConf.to_container(hydra.job_logging, resolve=True)
+  for key, value in flat({"job_logging": logging}, "hydra.").items():
+    name, values = key.rpartition(".")[2], value if isinstance(value, list) else [value]
+    only = ONLY.get(name, values)
+    heeded = LOGGING.fullmatch(key.removeprefix("hydra.job_logging."))
+    # Logging makes an object of a mapping, a list or a text such as ext://..., other than a stream.
+    made = [
+      isinstance(each, Mapping | list)
+      or (isinstance(each, str) and name != "stream" and CALLED.match(each))
+      for each in values
+    ]
+    if not heeded or any(made) or any(each not in only for each in values):
+      known = "of logging, posexp heeds levels, formats and handlers of logging.StreamHandler"
+      raise UserError(f"{key}={brief(value)}: {known}; leave it out")
+  for section in ("launcher", "sweeper"):
+    for key, value in _targets(OmegaConf.to_container(hydra[section]), section):
+      if key not in TARGETS or not re.fullmatch(TARGETS[key], str(value)):
+        what = "posexp makes launchers, sweepers and samplers of Hydra's plugins, and nothing else"
+        raise UserError(f"hydra.{key}={brief(value)}: {what}; leave it out")
+  spelled = {".".join(key.split(".")[:3]) for key in typed}
+  for key in (f"hydra.launcher.{name}" for name in COMMANDS):
+    if OmegaConf.select(hydra, key.removeprefix("hydra.")) and key not in spelled:
+      raise UserError(f"{key}: it can run commands, so a file cannot set it; type {key}=...")
+
+
+def _targets(value: Any, key: str) -> Iterable[tuple[str, Any]]:
+  """Yield the key and the value of each `_target_` in plain options, at any depth."""
+  if isinstance(value, Mapping):
+    for name, inner in value.items():
+      if name == "_target_":
+        yield f"{key}._target_", inner
+      yield from _targets(inner, f"{key}.{name}")
+  elif isinstance(value, list):
+    for number, inner in enumerate(value):
+      yield from _targets(inner, f"{key}[{number}]")

@@ -31,7 +31,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from posexp.config.checks import typed
-from posexp.config.own_files import mapping
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
 
@@ -40,7 +39,6 @@ log = logging.getLogger("posexp")
 _package = Path(__file__).resolve().parents[1]
 # A wheel carries the folder inside the package; a checkout has it beside the package.
 CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
-PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 # What a wrong line of Python raises; a full disk or a failing kernel is no mistake in it.
 MISTAKES = (
   ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
@@ -279,42 +277,6 @@ def explained(config: Mapping[str, Any]) -> Iterator[None]:
       name = f"{group} {used['name']} of {near(Path(used['path']))}"
       raise UserError(f"{name}: {_said(error)}") from error
     raise
-
-
-def store() -> None:
-  """Tell Hydra about the plugins, and about no others, as if each had a YAML file.
-
-  Raises:
-    UserError: a name is taken.
-  """
-  from hydra.core.config_store import ConfigStore
-
-  hydra = ConfigStore.instance()
-  taken = {*mapping(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
-  for group, row in GROUPS.items():
-    nodes = hydra.repo.get(group, {})
-    for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
-      del nodes[file]
-    for name, plugin in found(group).items() if row.config else ():
-      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
-        raise UserError(
-          f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
-        )
-      node = row.config(name, plugin.options)
-      hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
-
-
-def folders() -> list[Path]:
-  """Return the folders of configs that plugins bring.
-
-  Raises:
-    UserError: a file in one of them hides behind one of posexp's.
-  """
-  for plugin in found("config").values():
-    for file in plugin.value.glob("**/*.yaml"):
-      if (CONFIGS / (name := file.relative_to(plugin.value))).exists():
-        raise UserError(f"{near(file)}: posexp has {name} already; choose another name")
-  return [*table("config", {}).values()]
 
 
 def _execute(path: Path, source: bytes, name: str) -> ModuleType:

@@ -10,7 +10,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.data import store
-from posexp.data.examples import Pairs, Sequences
+from posexp.data.batches import Pairs, Sequences
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import Row, Split
 from posexp.data.tokenizer import Tokenizer

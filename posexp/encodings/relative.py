@@ -102,7 +102,7 @@ class ClippedOffset(Relation):
     tables = self.tables_of(span)
     if tables.keys is None:
       return logits
-    keys = tables.at(tables.keys, tables.offsets).astype(q.dtype)
+    keys = tables.vectors(tables.keys).astype(q.dtype)
     found = product(scaled(q).swapaxes(1, 2), keys.swapaxes(-1, -2))
     return logits + span.keep("keys") * by_key(found, span.offset, span.consecutive)
 
@@ -114,7 +114,7 @@ class ClippedOffset(Relation):
     # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
     found = by_offset(weights.astype(jnp.float32), span.offset, span.consecutive, tables.far)
     found = span.keep("values") * found.astype(v.dtype)
-    values = tables.at(tables.values, tables.offsets).astype(v.dtype)
+    values = tables.vectors(tables.values).astype(v.dtype)
     return summed + product(found, values).swapaxes(1, 2)
 
 
@@ -140,21 +140,13 @@ class Tables(nnx.Module):
     """The bound, at least 1, to which offsets are clipped."""
     return max(self.largest + (self.beyond == "zero"), 1)
 
-  @property
-  def offsets(self) -> Array:
-    """The distinct clipped offsets, int [R]."""
-    return jnp.arange(-self.far, self.far + 1)
-
-  def row(self, offset: Array) -> Array:
-    """Return the row of each offset, or a row beyond the table if the offset has no vector."""
-    k = self.k[...]
+  def vectors(self, table: nnx.Param) -> Array:
+    """Return the vectors of the distinct clipped offsets, −far … far: [R,D] or [H,R,D]."""
+    offset, k = jnp.arange(-self.far, self.far + 1), self.k[...]
     row = jnp.clip(offset, -k, k) + self.largest
-    none = 2 * self.largest + 1
-    return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, none, row)
-
-  def at(self, table: nnx.Param, offsets: Array) -> Array:
-    """Return the vectors of offsets int [R]: [R,D] or [H,R,D]."""
-    return jnp.take(table[...], self.row(offsets), axis=-2, mode="fill", fill_value=0)
+    if self.beyond == "zero":  # a row beyond the table gives 0
+      row = jnp.where(jnp.abs(offset) > k, 2 * self.largest + 1, row)
+    return jnp.take(table[...], row, axis=-2, mode="fill", fill_value=0)
 
   def __call__(self, span: Span) -> Tables:
     return self

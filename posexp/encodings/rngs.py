@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,47 +23,45 @@ class Rngs:
   """
 
   def __init__(self, **keys: Array | int):
-    self._keys = {
+    self._keys: dict[str, Any] = {
       name: jax.random.key(key) if isinstance(key, int) else key for name, key in keys.items()
     }
     self._drawn = dict.fromkeys(keys, 0)
+    self._fold: Callable[[Any, int], Any] = jax.random.fold_in
+    self._draw: Callable[[Any], Array] = lambda key: key
 
   def __getattr__(self, name: str) -> Callable[[], Array]:
     if name.startswith("_") or name not in self._keys:
       raise AttributeError(f"there is no stream of random keys called {name}")
-    return functools.partial(self._next, name)
+    return lambda: self._draw(self._next(name))
 
-  def _next(self, name: str) -> Array:
-    return jax.random.fold_in(self._keys[name], self._count(name))
-
-  def _count(self, name: str) -> int:
+  def _next(self, name: str) -> Any:
     self._drawn[name] += 1
-    return self._drawn[name] - 1
+    return self._fold(self._keys[name], self._drawn[name] - 1)
 
   def fork(self) -> Rngs:
     """Return streams of the same names, each from its next key."""
-    return Rngs(**{name: self._next(name) for name in self._keys})
+    made = copy.copy(self)
+    made._keys = {name: self._next(name) for name in self._keys}
+    made._drawn = dict.fromkeys(self._keys, 0)
+    return made
 
 
 Path = tuple[str | int, ...]  # of a key: its stream, then the count of each key that it comes from
 
 
 class RecordingRngs(Rngs):
-  """Streams that give the same key each time, and record in `paths` which key was due."""
+  """Streams of paths, which record in `paths` what is drawn, and give the same key each time."""
 
   def __init__(self, paths: list[Path], **forked: Path):
-    super().__init__(**dict.fromkeys(forked, 0))
-    self._paths, self._forked = paths, forked
+    super().__init__(**forked)
+    key = jax.random.key(0)
 
-  def _path(self, name: str) -> Path:
-    return (*self._forked[name], self._count(name))
+    def draw(path: Path) -> Array:
+      paths.append(path)
+      return key
 
-  def _next(self, name: str) -> Array:
-    self._paths.append(self._path(name))
-    return self._keys[name]
-
-  def fork(self) -> RecordingRngs:
-    return RecordingRngs(self._paths, **{name: self._path(name) for name in self._keys})
+    self._fold, self._draw = lambda path, number: (*path, number), draw
 
 
 class GivenRngs(Rngs):
@@ -73,15 +71,9 @@ class GivenRngs(Rngs):
   """
 
   def __init__(self, keys: Iterable[Array]):
-    self._left = iter(keys)
-
-  def __getattr__(self, name: str) -> Callable[[], Array]:
-    if name.startswith("_"):
-      raise AttributeError(name)
-    return functools.partial(next, self._left)
-
-  def fork(self) -> GivenRngs:
-    return self
+    super().__init__(**dict.fromkeys(STREAMS))
+    left = iter(keys)
+    self._fold, self._draw = lambda key, number: None, lambda key: next(left)
 
 
 def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:

@@ -11,11 +11,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.angles import Turns, angles, scaled_up, turns
 from posexp.encodings.base import Relation, Span, scaled
 from posexp.encodings.columns import neighbors
 from posexp.encodings.maps import mapped
-from posexp.encodings.sinusoids import REACH, sinusoids
+from posexp.encodings.sinusoids import REACH, Turns, angles, scaled_up, sinusoids, turns
 from posexp.kernels.gradients import scores
 
 

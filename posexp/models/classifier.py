@@ -17,8 +17,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
-from posexp.models.block import drop
-from posexp.models.parts import check_untied, word_table
+from posexp.models.block import check_untied, drop, word_table
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
@@ -90,7 +89,7 @@ class Classifier(nnx.Module):
       self.stack = Stack(words, encoding, size, max_position=reach, rngs=forked)
     else:
       self.network = Backbone(words, encoding, size, rngs=forked)
-    bias = not isinstance(size, Size) or size.has_bias("head")
+    bias = not isinstance(size, Size) or "head" in size.biased
     self.head = Linear(size.width, spec.num_classes, bias=bias, rngs=rngs.fork())
     self.first, self.positions, self.dropout = spec.first, spec.positions, size.dropout
 

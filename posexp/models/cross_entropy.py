@@ -16,7 +16,7 @@ from jax import Array
 from posexp.encodings.base import Linear, capped
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import total
-from posexp.models.parts import word_table
+from posexp.models.block import word_table
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
@@ -55,7 +55,7 @@ class Writer(nnx.Module):
       ValueError: embeddings are tied, and the encoding has no vector of d_model for each word.
     """
     if not size.tie_embeddings:
-      return Linear(size.d_model, vocab_size, bias=size.has_bias("head"), rngs=rngs)
+      return Linear(size.d_model, vocab_size, bias="head" in size.biased, rngs=rngs)
     found = word_table(self.stacks[-1].embed)
     if found is None or found[0].shape != (vocab_size, size.d_model):
       raise ValueError(

@@ -14,10 +14,10 @@ from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
+from posexp.models.attention import filled_up, since_start
 from posexp.models.cache import Memory
 from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.seen import filled_up, since_start
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 

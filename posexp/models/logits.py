@@ -63,17 +63,6 @@ RULES = {
 }
 
 
-def check(by: str, growth: float | None, length: int | None) -> None:
-  """Raise ValueError where a length is missing, or an option has no effect on a rule."""
-  rule = RULES.get(by)
-  if rule and rule.length and length is None:
-    raise ValueError(f"logits_length must be given with logits_by={by}")
-  for name, value in (("length", length), ("growth", growth)):
-    if value is not None and not (rule and getattr(rule, name)):
-      users = ", ".join(key for key, each in RULES.items() if getattr(each, name))
-      raise ValueError(f"logits_{name} is for logits_by={users}; leave it at null")
-
-
 class Factor(nnx.Module):
   """The factor of each query and head.
 

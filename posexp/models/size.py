@@ -55,11 +55,6 @@ BIASES = {
 PARTS = BIASES["all"]
 
 
-def biased(bias: str) -> tuple[str, ...]:
-  """Return the parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
-  return BIASES.get(bias) or tuple(part for part in bias.split("+") if part != "none")
-
-
 WIDEST = 2**16
 NORMS = {"layer": "norm", "layer_scale": "norm without bias", "rms": "RMS-norm"}
 NORMS["rms_one"] = "RMS-norm of 1 + w"
@@ -122,7 +117,13 @@ class Size:
 
   def __post_init__(self):
     check(self)
-    logits.check(self.logits_by, self.logits_growth, self.logits_length)
+    rule = logits.RULES.get(self.logits_by)
+    if rule and rule.length and self.logits_length is None:
+      raise ValueError(f"logits_length must be given with logits_by={self.logits_by}")
+    for name, value in (("length", self.logits_length), ("growth", self.logits_growth)):
+      if value is not None and not (rule and getattr(rule, name)):
+        users = ", ".join(key for key, each in logits.RULES.items() if getattr(each, name))
+        raise ValueError(f"logits_{name} is for logits_by={users}; leave it at null")
     if self.num_heads % self.kv_heads:
       raise ValueError(
         f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
@@ -142,19 +143,10 @@ class Size:
     """The number of heads of keys and values; each serves as many heads of queries, in a row."""
     return self.num_kv_heads or self.num_heads
 
-  def has_bias(self, part: str) -> bool:
-    """Return whether linear maps of this part, as in BIASES, have a bias."""
-    return part in biased(self.bias)
-
   @property
-  def before(self) -> bool:
-    """Whether the inputs of attention and of the feed-forward network are normed."""
-    return self.norm in ("pre", "sandwich", "parallel")
-
-  @property
-  def behind(self) -> bool:
-    """Whether their outputs are, before they are added."""
-    return self.norm in ("sandwich", "output")
+  def biased(self) -> tuple[str, ...]:
+    """The parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
+    return BIASES.get(self.bias) or tuple(part for part in self.bias.split("+") if part != "none")
 
   @property
   def width(self) -> int:

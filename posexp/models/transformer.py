@@ -25,10 +25,9 @@ from posexp.encodings.base import Encoding, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
-from posexp.models.block import Block, drop
+from posexp.models.attention import Kind, filled_up, limited, since_start, visible
+from posexp.models.block import Block, drop, norm_of
 from posexp.models.cache import Cache, Memory
-from posexp.models.parts import norm_of
-from posexp.models.seen import Kind, filled_up, limited, of_layer, since_start, visible
 from posexp.models.size import Size, checked
 
 
@@ -129,12 +128,11 @@ class Stack(nnx.Module):
     within = None if padding_last or mask is None else places - real.argmax(1, keepdims=True)
     spans = self.spans(
       lambda kind: limited(whole, kind, places, places, self.causal, within),
-      whole_only=term_scale is not None,
+      term_scale=term_scale,
     )
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
       held = block.attention.keys_values(block.context(x))
-      here = of_layer(span, term_scale, i, x.dtype)
-      x = block(x, held, here, source and source[i], rngs)
+      x = block(x, held, span, source and source[i], rngs)
     return self.finish(x)
 
   def step(
@@ -241,14 +239,14 @@ class Stack(nnx.Module):
     within = None if documents is None else since_start(held)
     spans = self.spans(
       lambda kind: limited(span, kind, places[past:], places, True, within),
-      whole_only=term_scale is not None,
+      term_scale=term_scale,
     )
     layers = []
-    for i, (block, before, span) in enumerate(zip(self.blocks, memory.layers, spans, strict=True)):
+    for block, before, span in zip(self.blocks, memory.layers, spans, strict=True):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
       given = block.attention.keys_values(block.context(context))
-      x = block(x, given, of_layer(span, term_scale, i, x.dtype), rngs=rngs)
+      x = block(x, given, span, rngs=rngs)
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
@@ -326,13 +324,25 @@ class Stack(nnx.Module):
     shared = self.shared
     return shared[self.kinds[layer].shared] if isinstance(shared, nnx.List) else shared
 
-  def spans(self, of_kind: Callable[[Kind], Span], *, whole_only: bool = False) -> list[Span]:
-    """Return the span of each layer, made ready once for all layers of a kind."""
+  def spans(
+    self, of_kind: Callable[[Kind], Span], *, term_scale: TermScale | None = None
+  ) -> list[Span]:
+    """Return the span of each layer, made ready once for all layers of a kind, with the layer's
+    factors of terms.
+    """
+    whole_only = term_scale is not None
     made = {
       kind: self.ready(of_kind(kind), layer=self.kinds.index(kind), whole_only=whole_only)
       for kind in dict.fromkeys(self.kinds)
     }
-    return [made[kind] for kind in self.kinds]
+    spans = [made[kind] for kind in self.kinds]
+    if term_scale is None:
+      return spans
+    factors = {term: each.astype(self.size.dtype) for term, each in term_scale.items()}
+    return [
+      span.replace(term_scale={term: each[i] for term, each in factors.items()})
+      for i, span in enumerate(spans)
+    ]
 
   @property
   def relation(self) -> Relation:

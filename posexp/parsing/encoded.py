@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from posexp.data import tokenizer
-from posexp.data.examples import Batch, Sequences, numbered
+from posexp.data.batches import Batch, Sequences, numbered
 from posexp.parsing.trees import Tree, chains, of_chains, ordered
 
 # Words and tags share a table, so that one look-up can sum their rows.

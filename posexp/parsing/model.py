@@ -20,9 +20,9 @@ from posexp.encodings.base import Encoding, LayerNorm, Linear, TokenEmbedding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.kernels.gradients import matmul
-from posexp.models.parts import check_untied
+from posexp.models.backbones import LSTM
+from posexp.models.block import check_untied
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.recurrent import LSTM
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.parsing import chart

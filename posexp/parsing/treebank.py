@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 import numpy as np
 
 from posexp.data import batches
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.splits import EVALUATED, SPLITS
 from posexp.parsing import trees
 from posexp.parsing.brackets import Branching

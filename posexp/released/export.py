@@ -25,7 +25,7 @@ from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
-from posexp.models.size import Size, biased
+from posexp.models.size import Size
 from posexp.released.families import (
   FAMILIES,
   RENAMED,
@@ -204,7 +204,7 @@ def _option(name: str, ours: Any, theirs: Any) -> Difference:
 def _said(size: Size, name: str, headless: bool = False) -> Any:
   """Return an option as text, in one of its equivalent forms."""
   if name == "bias":  # a tied head has none
-    return {*biased(size.bias)} - ({"head"} if size.tie_embeddings or headless else set())
+    return {*size.biased} - ({"head"} if size.tie_embeddings or headless else set())
   ways = {"num_kv_heads": size.kv_heads, "head_dim": size.width_of_head}
   return ways.get(name, getattr(size, name))
 
@@ -254,7 +254,7 @@ def _config(family: Family, model: Exported) -> Options:
     if option == "token_types":  # a table of one row at the least, which may hold nothing
       config[entry] = ours or 1
   for key in family.bias.keys() & keys:
-    config[key] = {*family.bias[key].split("+")} <= {*biased(size.bias)}
+    config[key] = {*family.bias[key].split("+")} <= {*size.biased}
   if isinstance(family.encoding, Mapping):
     for options in family.encoding.values():
       config |= {options[key]: getattr(model.encoding, key, model.length) for key in options}

@@ -1,4 +1,8 @@
-"""The identity of a run: the digest of the options that decide its results, and its folder."""
+"""The identity of a run: the digest of the options that decide its results, and its folder; and the
+digests of a finished run's files, by which a changed one is noticed: run.sha256.
+
+`sha256sum -c run.sha256` checks them, too. A run of an earlier version has no such file.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posexp import reading, storage
 from posexp.config.checks import FOLDER, brief, show
 from posexp.config.schema import flat
 from posexp.errors import UserError
@@ -19,6 +24,8 @@ BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
   "trial", "labels",
 )  # fmt: skip
+SEAL = "run.sha256"
+CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
 # existed: such runs keep their digest.
@@ -138,7 +145,9 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
   train = kept.get("train") or {}
-  decays = train.get("weight_decay") and DECAYED.search(_made_of(config))
+  name, options = config.get("encoding"), config.get(config.get("encoding")) or {}
+  made_of = f"{name} {options.get('base')} {options.get('pattern')}"  # with encodings in options
+  decays = train.get("weight_decay") and DECAYED.search(made_of)
   if "decayed" in train and not decays:
     kept["train"] = {key: value for key, value in train.items() if key != "decayed"}
   if (init := kept.pop("init", None)) is not None:
@@ -147,13 +156,6 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     section = {"task": "task", "optimizer": "train"}.get(group, plugin["name"])
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
   return kept
-
-
-def _made_of(config: Mapping[str, Any]) -> str:
-  """Return the names of an encoding and of those that its options name, as parts of a pattern."""
-  name = config.get("encoding")
-  options = config.get(name) or {}
-  return f"{name} {options.get('base')} {options.get('pattern')}"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,3 +212,26 @@ def _canonical(value: Any) -> Any:
   if isinstance(value, list | tuple):
     return [_canonical(item) for item in value]
   return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def seal(folder: Path, summary: str) -> None:
+  """Write the digests of a run's files, and of the `summary` that is about to be written."""
+  found = {name: reading.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
+  lines = [
+    f"{hashlib.sha256(data).hexdigest()}  {name}\n"
+    for name, data in found.items()
+    if data is not None
+  ]
+  storage.write(folder / SEAL, "".join(lines))
+
+
+def is_sealed(folder: Path, name: str, data: bytes) -> bool:
+  """Return whether a file's content is what the run has written; true if it was never sealed."""
+  lines = (reading.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
+  known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
+  return known.get(name, digest := hashlib.sha256(data).hexdigest()) == digest
+
+
+def is_whole(folder: Path) -> bool:
+  """Return whether no sealed file of a run was changed."""
+  return all(is_sealed(folder, name, reading.read(folder / name) or b"") for name in SEALED)

@@ -15,8 +15,8 @@ from posexp.runs.metrics import results
 from posexp.runs.run import Broken, Run, read_config, read_run
 
 
-def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
-  """Return a config with what config.yaml has of `init`, where it is a path still, and the parent.
+def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run]:
+  """Return a config whose `init` is a path with what config.yaml has of it, and the parent.
 
       init:
         path: /home/ann/runs/mr/rope/437f7d2f65d9    as it was named
@@ -29,9 +29,7 @@ def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
     UserError: there is no such run, it has not finished, or its folder has another name than its
       digest.
   """
-  given = config.get("init")
-  if not isinstance(given, str):
-    return dict(config), None
+  given = config["init"]
   path, seed = Path(given), config["seed"]
   paired = path.is_dir() and any(path.glob("seed=*"))
   if paired and not (path / f"seed={seed}").is_dir():
@@ -54,10 +52,11 @@ def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
       f"init={given}: its folder must have the run's digest as a name, which tells which run this "
       "is; move it back into such a folder"
     )
+  text = json.dumps(results(run.summary), sort_keys=True)
   record = {
     "path": str(path.absolute()),
     "run": f"{run.encoding}/{run.digest}" + ("" if paired else f"/seed={run.seed}"),
-    "results": _fingerprint(run),
+    "results": hashlib.sha256(text.encode()).hexdigest(),
   }
   return {**config, "init": record}, run
 
@@ -75,16 +74,11 @@ def path_of(config: Mapping[str, Any]) -> Path:
 
 def check_same(folder: Path, config: Mapping[str, Any]) -> None:
   """Raise UserError if the run in a folder started from other weights than its parent has now."""
-  before, now = None, config.get("init")
+  before, now = None, config["init"]
   with contextlib.suppress(Broken):  # then it is written again
-    before = now and (read_config(folder) or {}).get("init")
+    before = (read_config(folder) or {}).get("init")
   if before and before["results"] != now["results"] and not config["rerun"]:
     raise UserError(
       f"{near(folder)} started from other weights than {near(path_of(config))} has now; put those "
       "back, or rerun=true trains the run afresh"
     )
-
-
-def _fingerprint(run: Run) -> str:
-  text = json.dumps(results(run.summary), sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()

@@ -32,10 +32,9 @@ from posexp import reading
 from posexp.config.schema import flat
 from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
-from posexp.runs.identity import settings
+from posexp.runs.identity import CONFIG, ROWS, SUMMARY, is_sealed, settings
 from posexp.runs.metrics import PLACE, is_metric
 from posexp.runs.predictions import as_columns
-from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
 SECTIONS = ("task", "model", "positions", "train", "tracker", "plugins")

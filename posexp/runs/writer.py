@@ -19,10 +19,9 @@ from omegaconf import OmegaConf
 from posexp import reading, storage
 from posexp.errors import UserError, writing
 from posexp.runs.checkpoints import Checkpoints, Rank, best_of
-from posexp.runs.identity import digest
+from posexp.runs.identity import CONFIG, ROWS, SEAL, SUMMARY, digest, seal
 from posexp.runs.metrics import results, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
-from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order

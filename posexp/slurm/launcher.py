@@ -137,7 +137,7 @@ class Slurm(Launcher):
 
     Returns the exit status.
     """
-    from posexp.training.stopping import save_only  # slow to import, and a sweep may be refused
+    from posexp.training.processes import save_only  # slow to import, and a sweep may be refused
 
     members, context, turns = pickle.loads((place / "work").read_bytes())
     begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before

@@ -6,7 +6,7 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -163,7 +163,9 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
   except UserError as error:
     by = f"by {_trained_by(run)}: train it again with that one"
     raise UserError(f"{source} was trained with {error}, {by}") from error
-  options |= _as_then(run, options)
+  now = settings(resolve(compose([f"{key}={value}" for key, value in options.items()])))
+  newer = [key for key in now if key in NEUTRAL and key not in run.settings]
+  options |= {key: show(NEUTRAL[key][0]) for key in newer}  # by which this is the same run
   replaced = {o.key_or_group for o in given}
   gone = replaced | ({run.encoding} if "encoding" in replaced else set())
   kept = [f"{key}={options[key]}" for key in options if not {key, key.partition(".")[0]} & gone]
@@ -175,12 +177,6 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
     said += _differences(run, [*kept, *(o.input_line for o in given if not o.is_sweep_override())])
   print(*(f"posexp: {each}" for each in said), sep="\n", file=sys.stderr)
   return read(words)
-
-
-def _as_then(run: Run, options: Mapping[str, str]) -> dict[str, str]:
-  """Return the options that are newer than a run, with the values that make it the same run."""
-  now = settings(resolve(compose([f"{key}={value}" for key, value in options.items()])))
-  return {key: show(NEUTRAL[key][0]) for key in now if key in NEUTRAL and key not in run.settings}
 
 
 def _trained_by(run: Run) -> str:

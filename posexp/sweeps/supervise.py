@@ -67,7 +67,8 @@ def trainer_for(
       )
   if workers != 1 and launcher != "basic":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {launcher}")
-  if (own := launchers().get(launcher)) is not None:
+  if (kind := plugins.table("launcher", {}).get(launcher)) is not None:
+    own = kind()
     own.check(cfg)
     return lambda members: own.train(members, cfg), True
   if launcher != "basic":
@@ -170,16 +171,11 @@ class Launcher:
     raise NotImplementedError
 
 
-def launchers() -> dict[str, Launcher]:
-  """Return all launchers by their names."""
-  return {name: cls() for name, cls in plugins.table("launcher", {}).items()}
-
-
 def job() -> tuple[Launcher, Path] | None:
   """Return the launcher whose job this process is, with the job's folder; None for any other
   process.
   """
-  for launcher in launchers().values():
+  for launcher in plugins.table("launcher", {}).values():
     if place := os.environ.pop(launcher.variable, ""):
-      return launcher, Path(place)
+      return launcher(), Path(place)
   return None

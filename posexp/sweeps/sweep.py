@@ -19,8 +19,8 @@ from posexp import reading, storage
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
 from posexp.runs import Elsewhere, is_held, read_run, read_summary, scores
+from posexp.runs.identity import is_whole
 from posexp.runs.plans import Plan, keep_plan
-from posexp.runs.seal import is_whole
 
 log = logging.getLogger("posexp")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.splits import EVALUATED
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_rows, read_summary

@@ -15,8 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from posexp.data.batches import GRANULE
-from posexp.data.examples import Batch, numbered
+from posexp.data.batches import GRANULE, Batch, numbered
 from posexp.tasks.contract import Data, ModelSpec
 
 PAD, BOS, SEP, EOS = range(4)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.splits import EVALUATED
 from posexp.tasks.contract import Data, Snapshot, Task
 from posexp.tasks.results import Outputs, by_row, result_table, token_scores

@@ -14,8 +14,8 @@ import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
 from posexp.data import corpus, sources, writing
+from posexp.data.batches import Batch, numbered
 from posexp.data.corpus import Text
-from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError

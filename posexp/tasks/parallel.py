@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from posexp.data import batches, tokenizer
-from posexp.data.examples import Batch, Pairs
+from posexp.data.batches import Batch, Pairs
 from posexp.errors import UserError
 from posexp.runs import bleu
 from posexp.tasks.results import guessing

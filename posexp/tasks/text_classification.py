@@ -17,7 +17,7 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, sources, splits, tokenizer, writing
-from posexp.data.examples import Examples
+from posexp.data.batches import Examples
 from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.runs.predictions import LABELS, write_predictions

@@ -16,7 +16,7 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer, writing
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
 from posexp.runs import bleu
 from posexp.runs.metrics import Metric

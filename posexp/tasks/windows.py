@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.streams import Stream
 from posexp.data.vocabulary import END
 from posexp.errors import UserError

@@ -6,12 +6,13 @@ folder gets: rows of metrics, the result and some predictions.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from posexp.runs import Run, RunWriter, read_run
 from posexp.runs.predictions import load_samples
@@ -81,7 +82,7 @@ class Tracker:
     raise NotImplementedError
 
 
-class Trackers:
+class Trackers(contextlib.AbstractContextManager):
   """The open trackers of a run; a context manager that ends with the run.
 
   Where one of them fails, a warning says so, and the run goes on without it.
@@ -99,9 +100,6 @@ class Trackers:
       self._each("close", 1)  # those that were open before
       raise
     self.lines = {name: each.line for name, each in self._opened.items()}
-
-  def __enter__(self) -> Self:
-    return self
 
   def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
     code = error.code if isinstance(error, SystemExit) else error is not None

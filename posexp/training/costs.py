@@ -28,7 +28,7 @@ from posexp.runs.metrics import COST
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
-  from posexp.data.examples import Batch
+  from posexp.data.batches import Batch
   from posexp.training.step import State, Step
 import importlib.metadata
 import os
@@ -130,18 +130,16 @@ def versions() -> str:
   return ", ".join([*parts, f"Python {platform.python_version()}"])
 
 
-def processor() -> str:
-  """Return the name of this machine's processor, or its architecture if it has no name."""
+def machine() -> dict[str, Any]:
+  """Return the facts of a summary that say what trains a run: the processor, by its name or else
+  its architecture, and the versions.
+  """
   try:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
   except OSError:  # another system than Linux
     found = None
-  return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def machine() -> dict[str, Any]:
-  """Return the facts of a summary that say what trains a run: the processor and the versions."""
-  return {"processor": processor(), "cores": os.cpu_count(), "versions": versions()}
+  processor = found[1].strip() if found else platform.processor() or platform.machine()
+  return {"processor": processor, "cores": os.cpu_count(), "versions": versions()}
 
 
 def _commit(checkout: Path) -> str | None:

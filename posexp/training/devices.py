@@ -24,7 +24,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posexp import reading, storage
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.errors import UserError
 
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
@@ -89,28 +89,19 @@ def keep_freed_memory() -> None:
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:
-  """Raise UserError if a device has less memory than `what` needs."""
-  limit = memory()
-  if need > limit:
+  """Raise UserError if a device has less memory than `what` needs; a CPU has that of the machine,
+  or the control group's limit.
+  """
+  counted = jax.local_devices()[0].memory_stats() or {}
+  limits = [counted.get("bytes_limit", os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)]
+  for file in CONTROL_GROUPS if "bytes_limit" not in counted else ():
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+      limits.append(int(Path(file).read_text()))
+  if need > (limit := min(limits)):
     raise UserError(
       f"{what} would take {need / 2**30:,.1f} GiB, and a device here has {limit / 2**30:,.1f} GiB; "
       f"{way_out}"
     )
-
-
-@functools.cache
-def memory() -> int:
-  """Return a device's memory in bytes; for a CPU that of the machine, or the control group's
-  limit.
-  """
-  counted = jax.local_devices()[0].memory_stats() or {}
-  if "bytes_limit" in counted:
-    return counted["bytes_limit"]
-  limits = [os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE]
-  for file in CONTROL_GROUPS:
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-      limits.append(int(Path(file).read_text()))
-  return min(limits)
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.encodings.span import TermScale
 from posexp.errors import NotFinite
 from posexp.tasks.results import Outputs

@@ -27,21 +27,31 @@ NOTES = "parent.json"  # in the folder of a run: what it has of its parent
 NAMED = 6  # parameters in a line
 
 
-def check_data(setup: Setup) -> None:
-  """Raise UserError if a run's parent was trained on other data, or its config.yaml was changed.
+def prepare(setup: Setup, folder: Path, new: bool) -> None:
+  """Check that a run goes on with its parent's data; keep a source's tokens in a `new` folder.
 
-  The tokens and the splits of both are then the same, so a child never learns a text by which its
-  parent was tested.
+  The tokens and the splits of parent and child are then the same, so a child never learns a text by
+  which its parent was tested.
+
+  Raises:
+    UserError: the parent was trained on other data, or its config.yaml was changed; a source has no
+      tokens, or is another model now.
   """
-  if setup.config.get("init") is None or source_of(setup.config) is not None:
-    return
-  run = read_run(parents.path_of(setup.config))
-  there = Setup.of(run.config)._replace(task=setup.task)
-  if digest(run.config, **there.data_digests()) != run.digest:
-    raise UserError(
-      f"init={near(run.path)}: the data of this run are not those that it was trained on, or its "
-      "config.yaml was changed; a run goes on with the data of the run that it starts from"
-    )
+  if (released := source_of(setup.config)) is None:
+    run = read_run(parents.path_of(setup.config))
+    there = Setup.of(run.config)._replace(task=setup.task)
+    if digest(run.config, **there.data_digests()) != run.digest:
+      raise UserError(
+        f"init={near(run.path)}: the data of this run are not those that it was trained on, or its "
+        "config.yaml was changed; a run goes on with the data of the run that it starts from"
+      )
+  elif new:
+    if released.record()["results"] != setup.config["init"]["results"]:
+      raise UserError(
+        f"init={released.name}: this is another model now than the run is named for; put that one "
+        "back, or type the command again"
+      )
+    released.keep_tokens(folder)
 
 
 def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
@@ -113,23 +123,7 @@ def _by_path(tree: Any) -> dict[str, Any]:
 
 def source_of(config: Mapping[str, Any]) -> Source | None:
   """Return the model of a source from which a resolved config starts, or None."""
-  return source((config.get("init") or {}).get("path", ""))
-
-
-def keep_tokens(setup: Setup, folder: Path) -> None:
-  """Write the tokens of a source's model into the folder of a run that starts from it.
-
-  Raises:
-    UserError: there are none, or the model is another one now.
-  """
-  if (released := source_of(setup.config)) is None:
-    return
-  if released.record()["results"] != setup.config["init"]["results"]:
-    raise UserError(
-      f"init={released.name}: this is another model now than the run is named for; put that one "
-      "back, or type the command again"
-    )
-  released.keep_tokens(folder)
+  return source(config["init"]["path"])
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

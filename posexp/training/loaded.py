@@ -13,10 +13,9 @@ from flax import nnx
 from jax import Array
 
 from posexp.data.corpus import kept_vocabulary
-from posexp.encodings.angles import Turns
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
-from posexp.encodings.sinusoids import REACH
+from posexp.encodings.sinusoids import REACH, Turns
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.training.restore import open_alone

@@ -26,13 +26,12 @@ from posexp.tasks.contract import Data, ModelSpec, declared
 from posexp.tasks.results import prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
-from posexp.training.costs import machine
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
+from posexp.training.processes import SAVE, STOP, StopRequests
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
-from posexp.training.stopping import SAVE, STOP, StopRequests
 
 log = logging.getLogger("posexp")
 
@@ -72,9 +71,8 @@ def run_training(
   """
   newest = run.checkpoints.find("latest")
   step = newest or 0
-  inherit.check_data(setup)
-  if newest is None:
-    inherit.keep_tokens(setup, run.path)
+  if setup.config.get("init") is not None:
+    inherit.prepare(setup, run.path, new=newest is None)
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
@@ -89,7 +87,7 @@ def run_training(
   model = nnx.merge(program.graphdef, program.shapes.params, program.shapes.settings)
   facts |= {"attention": matching.forms(model, data.length), "steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
-  facts |= machine()
+  facts |= costs.machine()
   with Trackers(trackers, run, setup.config, facts) as opened:
     terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
     job = Job(run, setup, data, program, rhythm, opened, started)
@@ -278,15 +276,6 @@ def exhausted(job: Job) -> bool:
 
 
 EVALUATIONS = 20  # about so many, where epochs are short
-
-
-def _whole_epochs(setup: Setup, data: Data) -> int:
-  """Return the steps between evaluations where nothing says how many there are to be."""
-  epoch = data.steps_per_epoch(setup.training.batch_size)
-  epochs = setup.steps(data) / epoch if setup.training.by_least else 1
-  return epoch * max(1, round(epochs / EVALUATIONS))
-
-
 START = f"the model overflows with the weights that it starts from; {LOOK}"
 
 
@@ -326,7 +315,9 @@ class Rhythm(NamedTuple):
       UserError: there are fewer evaluations than checkpoints that the run is to average.
     """
     options, steps = setup.training, setup.steps(data)
-    every = options.evaluate_every or _whole_epochs(setup, data)
+    epoch = data.steps_per_epoch(options.batch_size)
+    epochs = steps / epoch if options.by_least else 1
+    every = options.evaluate_every or epoch * max(1, round(epochs / EVALUATIONS))
     if (options.average or 0) > (evaluations := math.ceil(steps / every)):
       raise UserError(
         f"train.average={options.average}: of {steps:,} steps the run is evaluated "

@@ -31,28 +31,13 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01  # largest relative distance of a matched count from the reference
 
 
-def on_cpu() -> Mesh:
-  """Return a mesh of the CPU alone, where JAX can count a program's operations before compiling it.
-
-  Raises:
-    UserError: JAX was told to leave the CPU out.
-  """
-  try:
-    return Mesh(np.array(jax.local_devices(backend="cpu")[:1]), ("rows",))
-  except RuntimeError as error:
-    named = jax.config.jax_platforms
-    raise UserError(
-      f"JAX_PLATFORMS={named} leaves out the CPU, where the operations of a model are counted; "
-      f"set JAX_PLATFORMS={named},cpu"
-    ) from error
-
-
 def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
   """Return the `parameters` of a model, and the `flops` of a forward pass per token.
 
   `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
   program before it is optimized: an addition and a multiplication are one each, and zeros that are
-  multiplied count like other numbers. The counts are those of the CPU's program on every machine.
+  multiplied count like other numbers. The counts are those of the CPU's program on every machine,
+  of which JAX counts operations before compiling it.
 
   Raises:
     UserError: JAX was told to leave the CPU out.
@@ -61,7 +46,14 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
   def forward(state, inputs):
     return nnx.merge(graphdef, *state)(*inputs)
 
-  mesh = on_cpu()
+  try:
+    mesh = Mesh(np.array(jax.local_devices(backend="cpu")[:1]), ("rows",))
+  except RuntimeError as error:
+    named = jax.config.jax_platforms
+    raise UserError(
+      f"JAX_PLATFORMS={named} leaves out the CPU, where the operations of a model are counted; "
+      f"set JAX_PLATFORMS={named},cpu"
+    ) from error
   with compiling(mesh), jax.default_device(mesh.devices.flat[0]):
     graphdef, *state = split(abstract_model(build))
     cost = jax.jit(forward).lower(state, inputs).cost_analysis()

@@ -4,6 +4,10 @@ The environment tells their number: the tasks of a Slurm step (`srun -n 4 ...`),
 JAX_COORDINATOR_ADDRESS (host:port of the main process), JAX_NUM_PROCESSES and JAX_PROCESS_ID. The
 last two may come from Slurm, or from WORLD_SIZE and RANK, which Ray sets. All processes get the
 same command and see the same folder of runs, in which only the main process writes.
+
+SIGTERM, Ctrl-C and USR2 take effect at the end of a step, in all processes. The jobs of a cluster
+are asked to end by SIGTERM and killed some time later, which may make the cluster queue them again.
+So they save then, and train on; their handler of SIGTERM is `save_only`.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import logging
 import math
 import os
 import re
+import signal
+import sys
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, Self
 
 from posexp.errors import UserError
 
@@ -31,7 +37,9 @@ SHOWN = 4  # ranks in a message
 SOON = 0.5  # seconds in which processes connect that are all there
 HEARTBEAT = 20  # seconds without a sign of life, after which JAX ends all processes
 COLLECTIVES = re.compile("Gloo|NCCL")  # the libraries that speak in an error of theirs
-LATE = 3  # steps before a stop flag is read, so that no process waits for another
+LATE = 3  # steps before a request to stop is read, so that no process waits for another
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # clusters send USR2 before time is up
+SAVE, STOP = 1, 2  # what a signal asks for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +107,7 @@ def join(identity: Any, timeout: float) -> None:
   info = process_info()
   if info.count == 1:
     return
-  if not _several():
+  if _joined.count == 1:
     _connect(info, timeout)
   if len({*_gathered([zlib.crc32(repr(identity).encode())]).tolist()}) > 1:
     raise UserError(
@@ -156,7 +164,7 @@ def part() -> None:
   """Wait until all processes have come to their end, which is then no loss of one."""
   import jax
 
-  if _several():
+  if _joined.count > 1:
     jax.distributed.shutdown()
 
 
@@ -177,10 +185,6 @@ def explained() -> Iterator[None]:
     ) from error
 
 
-def _several() -> bool:
-  return _joined.count > 1
-
-
 def is_main_process() -> bool:
   """Return True in the one process that writes files and prints."""
   return _joined.rank == 0
@@ -193,7 +197,7 @@ def main_process_first() -> Iterator[None]:
   Raises:
     UserError: in the others, if the main process fails in the block.
   """
-  if not _several():
+  if _joined.count == 1:
     yield
   elif is_main_process():
     done = False
@@ -218,28 +222,7 @@ def fetch(arrays: Any) -> Any:
       return multihost_utils.process_allgather(array, tiled=True)
     return jax.device_get(array)
 
-  return jax.tree.map(get, arrays) if _several() else jax.device_get(arrays)
-
-
-class StopFlag:
-  """A request to stop that any process may raise, and that all processes read at the same step."""
-
-  def __init__(self):
-    self._pending: collections.deque[Any] = collections.deque()
-
-  def step(self, mine: int) -> int:
-    """Return the greatest number of any process `LATE` steps ago; a single one gets its own.
-
-    Call it in every step; `mine` is the number of this process.
-    """
-    if not _several():
-      return mine
-    self._pending.append(_greatest(mine))
-    return int(self._pending.popleft()) if len(self._pending) > LATE else 0
-
-  def read(self, mine: int) -> int:
-    """Return the greatest number of any process by now."""
-    return int(_greatest(mine)) if _several() else mine
+  return jax.tree.map(get, arrays) if _joined.count > 1 else jax.device_get(arrays)
 
 
 def _greatest(mine: int) -> Any:
@@ -260,3 +243,67 @@ def _gathered(numbers: Sequence[int]) -> Any:
   from jax.experimental import multihost_utils
 
   return multihost_utils.process_allgather(np.array(numbers, np.uint32)).ravel()
+
+
+def save_only(number: int, frame: Any) -> None:
+  """Handle a signal at which a run is saved and goes on; where nothing is trained, ignore it."""
+
+
+class StopRequests:
+  """The requests to stop or to save, by signals to any process of a run, within the context.
+
+  After the first signal to stop, the earlier handlers are back in place. A signal that was ignored,
+  as Ctrl-C is in the background jobs of a script, stays ignored.
+  """
+
+  def __init__(self):
+    self._received: list[int] = []
+    self._save = False
+    self._before: dict[int, Any] = {}
+    self._pending: collections.deque[Any] = collections.deque()
+
+  def __enter__(self) -> Self:
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    self._before = {number: signal.signal(number, self._receive) for number in heard}
+    return self
+
+  def __exit__(self, *raised: Any) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+    if self._received and any(raised):
+      import jax
+
+      # A terminal's signal also ends the compiler that XLA may have started for a GPU.
+      if isinstance(raised[1], jax.errors.JaxRuntimeError):
+        signal.raise_signal(self._received[0])
+
+  def _receive(self, number: int, frame: Any) -> None:
+    if self._before[number] is save_only:
+      self._save = True
+    else:
+      self._received.append(number)
+      self.__exit__()
+
+  def asked(self) -> int:
+    """Return what to do after this step, the same in all processes; call it once per step.
+
+    That is SAVE, STOP or 0, which is nothing; of several processes, what any was asked `LATE` steps
+    ago. A signal may come between any two lines, so keep the answer for the rest of the step.
+    """
+    save, self._save = self._save, False
+    mine = STOP if self._received else SAVE * save
+    if _joined.count == 1:
+      return mine
+    self._pending.append(_greatest(mine))
+    return int(self._pending.popleft()) if len(self._pending) > LATE else 0
+
+  def obey(self, step: int, steps: int) -> None:
+    """End the process as the signal would have done, if any process received one."""
+    mine = STOP * bool(self._received)
+    if (mine if _joined.count == 1 else _greatest(mine)) < STOP:
+      return
+    log.info("stopped at step %d of %d, which is saved", step, steps)
+    part()
+    number = self._received[0] if self._received else signal.SIGTERM
+    signal.raise_signal(number)
+    sys.exit(128 + number)  # if the signal is ignored, as by schedulers' wrappers

@@ -52,11 +52,13 @@ class Setup(NamedTuple):
     """Return the setup of a config; raise UserError for options that do not exist or do not
     suit.
     """
-    if isinstance(init := config.get("init"), str) and parents.is_command(init):
-      config = {**config, "init": _trained_by(init, config["runs"])}
-    if isinstance(init, str) and (released := source(init)) is not None:
-      config = {**config, "init": released.record()}
-    config, parent = parents.resolved(config)
+    parent = None
+    if isinstance(init := config.get("init"), str):
+      if (released := source(init)) is not None:
+        config = {**config, "init": released.record()}
+      else:
+        path = _trained_by(init, config["runs"]) if parents.is_command(init) else init
+        config, parent = parents.resolved({**config, "init": path})
     plugins.check("optimizer", config)
     name = str(config["encoding"])
     encoding, task, size = make_encoding(config), make_task(config).settled(), make_size(config)
@@ -84,7 +86,8 @@ class Setup(NamedTuple):
         "train.steps=0 measures the weights of another run as they are: name that run with "
         "init=RUN, or set steps"
       )
-    return setup._replace(config=_as_named_before(setup))
+    named = _as_named_before(setup) if setup.config["task"].get("train") else setup.config
+    return setup._replace(config=named)
 
   def data_digests(self) -> dict[str, str | None]:
     """Return the sha256 of the user's own files, as `posexp.runs.digest` takes them.
@@ -183,8 +186,8 @@ class Setup(NamedTuple):
 
 
 def _as_named_before(setup: Setup) -> dict[str, Any]:
-  """Return the config, with the kind of its task for its name where such runs are there: before
-  tasks were named by their files, they were named so.
+  """Return the config of a task on a file, with its kind for its name where such runs are there:
+  before tasks were named by their files, they were named so.
   """
   config, task = setup.config, setup.config["task"]
   name, kind = task["name"], task["kind"]
@@ -233,14 +236,11 @@ def _check_parent(setup: Setup, parent: Run) -> None:
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
   """Return the sections with the values of their dataclasses, so that "4" and 4 are one run."""
-  return {
-    section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
-    for section, part in parts.items()
-    if (options := config.get(section))
-  }
-
-
-def _same(given: Any, read: Any) -> Any:
-  """Return the given value if it equals the one that was read, as 1 equals 1.0; else the latter."""
-  read = list(read) if isinstance(read, tuple) else read
-  return given if given == read else read
+  found: dict[str, Any] = {}
+  for section, part in parts.items():
+    for key, given in (config.get(section) or {}).items():
+      read = getattr(part, key, given)
+      read = list(read) if isinstance(read, tuple) else read
+      # A value that equals the one that was read stays as it is, as 1 does for 1.0.
+      found.setdefault(section, {})[key] = given if given == read else read
+  return found

@@ -21,7 +21,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
-from posexp.data.examples import Batch
+from posexp.data.batches import Batch
 from posexp.data.side_by_side import cores
 from posexp.encodings.rngs import STREAMS, GivenRngs, Path, Rngs, abstract_model, keys_at
 from posexp.encodings.span import TermScale

@@ -10,9 +10,9 @@ from yaml.constructor import ConstructorError
 from posexp.config import (
   CONFIGS,
   build,
+  composed,
   encodings_node,
   options,
-  own_files,
   resolve,
   unknown_option,
 )
@@ -49,10 +49,10 @@ def test_every_file_composes_and_builds(chosen):
 
 def test_files_are_read_as_omegaconf_reads_them():
   for file in [CONFIGS / "train.yaml", *drawn(sorted(CONFIGS.glob("*/*.yaml")), 12)]:
-    assert own_files.mapping(file) == OmegaConf.load(file)
-  assert own_files.mapping("a: [1e-3, 2026-11-26, on]").a == [0.001, "2026-11-26", True]
+    assert composed.mapping(file) == OmegaConf.load(file)
+  assert composed.mapping("a: [1e-3, 2026-11-26, on]").a == [0.001, "2026-11-26", True]
   with pytest.raises(ConstructorError, match="a key twice"):
-    own_files.mapping("a: 1\na: 2")
+    composed.mapping("a: 1\na: 2")
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -212,7 +212,7 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   own = {group: [EntryPoint(*entry, f"posexp.{group}s")] for group, entry in named.items()}
   monkeypatch.setattr(plugins, "entries", lambda group: (own[group], []))
   assert plugins.table("encoding", {})["near"].__name__ == "Distance"
-  assert plugins.folders() == [tmp_path / "options"]
+  assert plugins.table("config", {}) == {"near": tmp_path / "options"}
   assert plugins.record({"encoding": "near"}) == {}
   own["encoding"] = [EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings")]
   with pytest.raises(UserError, match=r"posexp\.moved:Distance is gone since .* pip install -e "):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from posexp.data import batches, tokenizer
-from posexp.data.examples import Examples
+from posexp.data.batches import Examples
 
 
 def examples(count, seed=0, most=40):

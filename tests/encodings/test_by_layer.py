@@ -11,8 +11,8 @@ from posexp.analysis.properties import compiled
 from posexp.config import encodings_node
 from posexp.config.checks import show
 from posexp.encodings import ENCODINGS
+from posexp.models.attention import Kind, limited, since_start
 from posexp.models.backbones import refusal
-from posexp.models.seen import Kind, limited, since_start
 from posexp.training.matching import costs
 
 H, D, L = 2, 8, 9

@@ -15,10 +15,10 @@ from seed import SEED, drawn
 import posexp
 from posexp.analysis import properties, wavelengths
 from posexp.encodings import Span
-from posexp.encodings.angles import angles, scaled_up, turns
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
+from posexp.encodings.sinusoids import angles, scaled_up, turns
 
 GUIDE = Path(__file__).parents[2] / "docs/encodings.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))

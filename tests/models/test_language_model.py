@@ -11,9 +11,9 @@ from flax import nnx
 from posexp.encodings.additive import Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
+from posexp.models.attention import since_start
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions
-from posexp.models.seen import since_start
 from posexp.models.size import Size
 
 B, T, V = 2, 6, 11

@@ -9,7 +9,7 @@ from flax import nnx
 from posexp.encodings.base import Encoding
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.split import Split
-from posexp.models.recurrent import LSTM
+from posexp.models.backbones import LSTM
 
 B, L, F, H = 3, 6, 4, 8
 LENGTHS = [6, 1, 4]

@@ -12,7 +12,7 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.slurm import launcher as slurm
 from posexp.sweeps.launch import launch
-from posexp.training.stopping import save_only
+from posexp.training.processes import save_only
 
 
 class Cluster:

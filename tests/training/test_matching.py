@@ -142,7 +142,7 @@ def test_a_machine_without_the_cpu_says_how_to_add_it(monkeypatch):
 
   monkeypatch.setattr(jax, "local_devices", left_out)
   with pytest.raises(UserError, match=r"leaves out the CPU.*,cpu$"):
-    matching.on_cpu()
+    matching.costs(lambda rngs: None, (), 1)
 
 
 def test_the_forms_of_attention_are_those_of_every_layer():

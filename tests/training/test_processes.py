@@ -11,7 +11,7 @@ from commands import Command
 from states import python
 
 from posexp.errors import UserError
-from posexp.training.processes import ProcessInfo, StopFlag, process_info
+from posexp.training.processes import STOP, ProcessInfo, StopRequests, process_info
 
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 STEP = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu[03-05,7],a1"}
@@ -65,19 +65,27 @@ def test_half_of_what_is_needed_is_refused(variables, given, message):
 
 
 def test_one_process_alone_is_answered_at_once():
-  assert [StopFlag().step(mine) for mine in (0, 2)] == [0, 2]
-  assert StopFlag().read(2) == 2
+  with StopRequests() as stop:
+    assert stop.asked() == 0
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.asked() == STOP
 
 
 TOGETHER = """
-import sys
+import signal
 from posexp.errors import UserError
 from posexp.training import processes
 processes.join("a run", 60)
 with processes.main_process_first():
   print("in the block", flush=True)
-flag, asked = processes.StopFlag(), not processes.is_main_process()
-print([step for step in range(8) if flag.step(asked and step == 2)], flag.read(asked))
+with processes.StopRequests() as stop:
+  asked = []
+  for step in range(8):
+    if step == 2 and not processes.is_main_process():
+      signal.raise_signal(signal.SIGTERM)
+    if stop.asked():
+      asked.append(step)
+print(asked[0])
 try:
   processes.join(f"another run of {processes.is_main_process()}", 60)
 except UserError as error:
@@ -93,7 +101,7 @@ def test_all_processes_stop_at_the_same_step_and_train_the_same_run():
     assert each.returncode == 0, err
     assert spoken(out).splitlines() == [
       "in the block",
-      "[5] 1",  # asked at step 2, and answered without waiting for the others
+      "5",  # asked at step 2, and answered without waiting for the others
       "2 processes were started together for different runs; distributed=off lets each train its "
       "own",
     ]
@@ -107,7 +115,7 @@ processes.join("a run", 60)
 try:
   with processes.explained():
     for step in range(10_000_000):
-      if processes.StopFlag().read(int(step == 9)) and not processes.is_main_process():
+      if processes._greatest(int(step == 9)) and not processes.is_main_process():
         os.kill(os.getpid(), 9)
 except UserError as error:
   print(error, file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ import pytest
 from fuzz import contents, typed
 from seed import SEED
 
-from posexp.runs.seal import SEAL, SEALED
+from posexp.runs.identity import SEAL, SEALED
 
 TYPED = {}  # by kind of task
 MAKERS = {

@@ -18,7 +18,7 @@ import pytest
 from commands import Command
 
 from posexp.parsing import grammar, trees
-from posexp.training.stopping import StopRequests
+from posexp.training.processes import StopRequests
 
 RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.steps=60"]
 RUN += ["train.evaluate_every=4", "train.log_every=3"]

@@ -17,7 +17,7 @@ from jax import Array
 from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
 from benchmarking.timing import Timed, timed
 from posexp.data import batches
-from posexp.data.examples import Examples, Pairs, Sequences
+from posexp.data.batches import Examples, Pairs, Sequences
 from posexp.data.tokenizer import EOS
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
