@@ -66,10 +66,10 @@ def inspect(
   step = trained and trained.snapshot.state.step
   title = f"{name}, trained (step {step:,})" if trained else f"{name}, untrained"
   options = configuration.show_options(config.get(name)) or "none"
+  words = first_words(trained) if trained else None
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
     embed, profiles = model.stack.embed, layer_profiles(model, trained, length)
-    words = first_words(trained) if trained else None
     rows = card.rows(model, next(iter(profiles.values())), words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
     rows |= wishes.rows(model if trained else drawn_again(model)) if whole_card else {}
@@ -82,21 +82,20 @@ def inspect(
     enters = [part for part in encoding.acts_in if part in ("input", "linear")]
     left_out = f"none in model={size.backbone}, so what acts there is left out"
     rows = {"enters": card.entered(enters), "attention": left_out}
-    rows |= card.permuted(network, first_words(trained) if trained else None)
+    rows |= card.permuted(network, words)
   vectors = position_vectors(encoding, embed, length, trained)
   tokens = labels[: len(vectors)] if text else []
   stack = model and model.stack
   drawn = [draw_vectors(title, encoding, vectors, tokens, size.d_model, stack, trained)]
   if model:
     drawn.append(draw_attention(title, model, profiles, trained, length))
-  drawn.append(draw_frequencies(title, embed, trained))
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
     shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]
     if "input" in encoding.acts_in:
       shown.insert(0, values.of_positions(vectors, labels[: len(vectors)]))
     lines += [line for each in shown if each for line in ("", *each)]
-  figures = itertools.chain(*drawn)
+  figures = itertools.chain(*drawn, draw_frequencies(title, embed, trained))
   return lines, [path for name, figure in figures for path in saved(figure, out, name, tokens)]
 
 
