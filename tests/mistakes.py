@@ -92,7 +92,11 @@ MISTAKES = [
   ("rpr", "rpr: write options as option=value, as in encoding=rpr\n"),
   ("encoding rope", "encoding: write options as option=value, as in encoding=...\n"),
   ("--seed=3", "--seed=3: no such flag; write options as option=value, as in seed=...\n"),
-  ("--lr 0.1", "--lr: no such flag; write options as option=value, as in encoding=rpr; "),
+  (
+    "--lr 0.1",
+    "--lr: no such flag; write options as option=value, as in encoding=rpr; did you mean "
+    "train.learning_rate?\n",
+  ),
   ("-k 4 encoding=rpr", "-k: no such flag; write options as option=value, as in encoding"),
   ("--batch-size", "--batch-size: no such flag; write options as option=value, as in "),
   ("--multi-run", "--multi-run: no such flag; did you mean --multirun?\n"),

@@ -117,12 +117,6 @@ def test_a_profile_is_the_logit_of_the_formula(clipped):
   assert np.abs(found.terms["values"]).max() == 0
 
 
-def test_position_vectors_are_those_of_the_formula():
-  found = probe.position_vectors(probe.untrained(Sinusoidal(layout="half"), SIZE).stack.embed, 10)
-  phase = np.arange(10)[:, None] * 10000.0 ** (-np.arange(16) / 16)
-  np.testing.assert_allclose(found, np.hstack([np.sin(phase), np.cos(phase)]), atol=1e-6)
-
-
 def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
   encoding, (_, start) = Learned(length=16), probe.untrained(Learned(length=16), SIZE)
   stack, run = probe.perturbed(start), SimpleNamespace(data=SimpleNamespace(word_counts=np.eye(2)))

@@ -14,7 +14,6 @@ from posexp.config import (
   options,
   own_files,
   resolve,
-  unknown_option,
 )
 from posexp.config.command_line import compose
 from posexp.config.schema import closest, flat
@@ -224,25 +223,6 @@ def test_build_says_what_is_wrong_in_one_sentence(section, message):
   with pytest.raises(UserError) as error:
     build(Options, section, "it")
   assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-  ("key", "way_out"),
-  [
-    ("size", "did you mean a.size or b.size?"),
-    ("task.size", "did you mean a.size or b.size?"),
-    ("tsk.test", "did you mean task.test?"),
-    ("a.sise", "did you mean a.size?"),
-    ("task.trian", "did you mean task.train?"),
-    ("task.xyz", "the options of task are train, test"),
-    ("seed.xyz", "--help lists the options"),
-    ("sed", "did you mean seed?"),
-  ],
-)
-def test_an_unknown_option_names_what_was_probably_meant(key, way_out):
-  options = ["seed", "a", "a.size", "b", "b.size", "task", "task.train", "task.test", "c.train"]
-  message = f"{key}=3: there is no option {key}; {way_out}"
-  assert str(unknown_option(key, 3, options)) == message
 
 
 def test_each_option_is_found_by_its_name_its_initials_and_its_words():

@@ -309,13 +309,3 @@ def test_a_damaged_row_among_others_is_not_passed_over_but_no_result_needs_it(tm
   (tmp_path / "run.sha256").unlink()  # as of an earlier version
   with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
     _ = read_run(tmp_path).history
-
-
-def test_rewind(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    for step in (10, 20, 30):
-      run.log(step, {"a": step})
-    run.rewind(20)
-    run.log(25, {"a": 0})
-    assert [row["step"] for row in run.history] == [10, 20, 25]
-  assert read_run(tmp_path).history == run.history

@@ -143,12 +143,6 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
   assert configs == []
 
 
-def test_a_flag_that_is_an_option_names_it(command):
-  assert command("--lr", "0.1")[0].err.endswith(
-    "as in encoding=rpr; did you mean train.learning_rate?\n"
-  )
-
-
 @pytest.mark.parametrize(
   "option",
   [

@@ -100,14 +100,7 @@ def test_a_finished_run_shows_its_result_again(whole):
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
-    (
-      "encoding=learned learned.length=6",
-      "learned.length=6 gives 6 positions: the longest text has ",
-    ),
     ("train.batch_size=401", "train.batch_size=401: there are only 400 training examples"),
-    ("task.train=none.jsonl", "none.jsonl: there is no such file (looked in "),
-    ("task.test=empty.jsonl", "empty.jsonl: the file is empty; give one with at least one row"),
-    ("task.text=txt", "train.jsonl, line 1: no column 'txt', but text, label; did you mean "),
     ("runs=train.jsonl", "runs=train.jsonl: train.jsonl is a file; name a folder\n"),
     (f"runs={'x' * 300}", "runs=xxx"),
     (
@@ -117,7 +110,6 @@ def test_a_finished_run_shows_its_result_again(whole):
   ],
 )
 def test_mistakes_are_one_line(options, argv, message):
-  Path("empty.jsonl").touch()
   typed = command(*options, "runs=mistakes", *SHORT, *argv.split())
   assert typed.refusal.startswith(message)
   assert summaries("mistakes") == {}

@@ -57,19 +57,6 @@ def name_of(path):
   return "rpr.k=0" if config.get("rpr", {}).get("k") == 0 else config["encoding"]
 
 
-@pytest.mark.slow
-def test_more_encodings_learn_which_word_comes_first(options):
-  names = "sinusoidal,transformer_xl,rope,t5,complex"
-  argv = ["-m", f"encoding={names}", "complex.order=true,false", *options, *TRAIN, "runs=more"]
-  assert command(*argv).status == 0
-  found = [
-    (read_run(path).config.get("complex", {}).get("order", True), summary["test/accuracy"])
-    for path, summary in summaries("more").items()
-  ]
-  assert len(found) == 6
-  assert all(accuracy > 0.8 if order else abs(accuracy - 0.5) < 0.1 for order, accuracy in found)
-
-
 @pytest.mark.parametrize("name", WITH_ORDER)
 def test_an_encoding_learns_which_word_comes_first(sweep, name):
   found = {name_of(path): summary for path, summary in summaries("runs").items()}
