@@ -37,10 +37,11 @@ def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
 
 
 def test_the_header_says_what_is_trained(swept):
-  out = swept[0].out
-  assert "          fasttext: d_model 8, float32\n" in out
-  assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in out
-  assert "blind" not in out
+  (_, out, _), runs, _ = swept
+  assert "          fasttext: d_model 8, float32\n" in out  # of the first alone
+  log = (runs["cnn"] / "train.log").read_text()
+  assert "cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in log
+  assert "blind" not in out + log
 
 
 def test_a_run_is_measured_with_everything_on_alone(swept, capsys):

@@ -79,7 +79,7 @@ def test_a_parent_is_found_by_the_options_that_trained_it(options, parent, child
   assert order.result(other) == order.result(children[1] / "seed=0")
   found = order.command(*options, f"init='{line} rpr.k=3'", "runs=children")
   assert found.status == 2
-  assert "have trained no run, which would be children/text_classification/rpr/" in found.err
+  assert "have trained no run, which would be children/order/rpr/" in found.err
 
 
 @pytest.mark.slow
