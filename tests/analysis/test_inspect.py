@@ -28,12 +28,7 @@ SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
 OPTIONS = ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch):
-  """Few positions, widths and bases, which are drawn sooner."""
-  monkeypatch.setattr(inspection, "LENGTH", 20)
-  monkeypatch.setattr(probe, "WIDTHS", (16, 32))
-  monkeypatch.setattr(probe, "BASES", (100.0,))
+pytestmark = pytest.mark.usefixtures("few_positions")
 
 
 def shapes(encoding):

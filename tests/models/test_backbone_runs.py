@@ -5,7 +5,6 @@ import pytest
 from order import command, home, summaries, write
 
 from posexp import evaluate, inspect
-from posexp.analysis import inspection, probe
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.training.restore import open_trained
@@ -53,10 +52,7 @@ def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
       evaluate.evaluate(evaluate.arguments([str(path), *flags]))
 
 
-def test_a_run_is_inspected_without_attention(swept, capsys, tmp_path, monkeypatch):
-  monkeypatch.setattr(inspection, "LENGTH", 20)  # drawn sooner, as are few widths
-  monkeypatch.setattr(probe, "WIDTHS", (16, 32))
-  monkeypatch.setattr(probe, "BASES", (100.0,))
+def test_a_run_is_inspected_without_attention(few_positions, swept, capsys, tmp_path):
   path = swept[1]["cnn"]
   files = inspect.inspect([f"run={path}", f"out={tmp_path}"])
   names = {file.stem for file in files}

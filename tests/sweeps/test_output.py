@@ -32,9 +32,7 @@ def whole(options):
 def test_the_output_of_a_run(whole):
   _, (_, out, _), (rows, summary, _) = whole
   lines = out.splitlines()
-  assert lines[0] == (
-    "task      order: 400 train, 60 validation, 100 test; 2 classes"
-  )
+  assert lines[0] == ("task      order: 400 train, 60 validation, 100 test; 2 classes")
   assert lines[1] == "          vocabulary 10, longest text 7 tokens"
   assert lines[2].startswith("encoding  rpr: k=2, keys=true, values=true")
   count, more = re.match(

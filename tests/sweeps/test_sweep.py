@@ -206,11 +206,11 @@ VARIED = ["task=numbers,mr", "encoding=rpr,none", "rpr.k=2,4", "train.weight_dec
 
 @pytest.mark.parametrize("more", [[], pytest.param(["++train.clip=2"], marks=pytest.mark.slow)])
 def test_the_config_of_each_run_is_as_hydra_composes_it(more):
-  args = command_line.parse(["-m", *VARIED, "seed=0,3", "model.dropout=0.2", *more])
+  args = command_line.parse(["-m", *VARIED, "seed=3", "model.dropout=0.2", *more])
   found = members(args, command_line.shared(args.overrides))
-  assert len(found) == 32
+  assert len(found) == 16
   for run in random.Random(len(more)).sample(found, 1):
-    assert run.config == read(*shlex.split(run.options), "model.dropout=0.2", *more)
+    assert run.config == read(*shlex.split(run.options), "seed=3", "model.dropout=0.2", *more)
 
 
 def test_runs_that_differ_in_the_seed_alone_are_composed_once(monkeypatch):

@@ -116,7 +116,8 @@ def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   busy += "futures.ThreadPoolExecutor().submit(time.sleep, 400)"
   command = Command(home, "mistaken", *RUN, "train.average=99", before=busy)
   status, _, err = command.end()
-  assert (status, err.count("\n")) == (2, 1)
-  assert err.startswith(
+  said = [line for line in err.splitlines() if not line.endswith(" ...")]  # of a busy machine
+  assert (status, len(said)) == (2, 1)
+  assert said[0].startswith(
     "posexp: error: train.average=99: of 140 steps the run is evaluated 7 times"
   )

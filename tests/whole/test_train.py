@@ -16,7 +16,7 @@ from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
 
-TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
+TRAIN = ["train.steps=90", "train.evaluate_every=45", "train.learning_rate=2e-2"]
 TRAIN += ["train.warmup=10", "model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2"]
 PATIENT = [*SHORT, "encoding=none", "train.patience=2", "train.steps=40"]
