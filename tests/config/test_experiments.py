@@ -163,14 +163,6 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   assert "params" not in small or name in EXTENDED
 
 
-def test_what_is_typed_wins_over_an_experiment():
-  runs = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
-  assert [m.options for m in runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
-  config = runs[0].config
-  assert (config["task"]["name"], config["train"]["epochs"]) == ("mr", 1)
-  assert config["rpr"]["table"] == 64
-
-
 def test_all_k_of_shaw_s_table_share_one_program():
   found = set()
   for member in planned("experiment=shaw_clip_k", "seeds=1"):

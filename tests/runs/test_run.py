@@ -108,12 +108,6 @@ def test_the_folder_is_the_identity():
 # The folder
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-  (tmp_path / "file").touch()
-  with pytest.raises(UserError, match=r"folder .*/run cannot be written: .*/file is a file"):
-    RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
-
-
 def test_the_config_is_kept(tmp_path):
   config = {**CONFIG, "train": {"learning_rate": 3.3e-5, "note": "1e-3", "list": [1, None]}}
   with RunWriter(tmp_path / "run", config):
