@@ -10,7 +10,7 @@ import pytest
 from cases import DEFAULTS, UNDEFINED
 from commands import simulated
 from flax import nnx
-from seed import drawn
+from seed import some
 from states import python
 
 from posexp.data.tokenizer import BOS, EOS, PAD
@@ -26,14 +26,8 @@ from posexp.models.translator import TranslatorSpec
 # One of each way that positions take into a decoder; test_conformance.py holds its cache and
 # its source against whole passes for every encoding. One way always, one of the others drawn.
 OTHERS = ("none", "sinusoidal", "normalized", "transformer_xl", "complex", "cope")
-DRAWN = ("rpr", *drawn(OTHERS, 1))
 every_way = pytest.mark.parametrize(
-  "encoding",
-  [
-    pytest.param(*case.values, id=case.id, marks=() if case.id in DRAWN else pytest.mark.slow)
-    for case in DEFAULTS
-    if case.id in (*DRAWN, *OTHERS)
-  ],
+  "encoding", [RPR(), *some([case for case in DEFAULTS if case.id in OTHERS], 1)]
 )
 
 VOCAB, BEAM = 23, 3

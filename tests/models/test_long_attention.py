@@ -145,20 +145,13 @@ OF_ATTENTION = {
 
 
 def chosen():
-  """Every encoding that is one of attention, once; those with vectors for offsets, everywhere.
-
-  Of these one is asked in each place, and the other too where slow tests are. Some biases differ
-  in their numbers alone.
-  """
+  """Every encoding that is one of attention, once; those with vectors for offsets, everywhere."""
   for number, (name, encoding) in enumerate(OF_ATTENTION.items()):
     everywhere = name in ("rpr", "transformer_xl")
     places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
     for turn, place in enumerate(places):
       causal = encoding.causal_only or (number + turn) % 2 == 0
-      slow = (name == "rpr") == turn % 2 if everywhere else name in ("t5", "kerple", "sandwich")
-      marks = [pytest.mark.slow] * slow
-      what = f"{name} {place.__name__} {causal}"
-      yield pytest.param(place, encoding, causal, id=what, marks=marks)
+      yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
 
 
 @pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 6))
