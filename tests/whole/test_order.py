@@ -13,7 +13,7 @@ from scipy import stats
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, CHINESE = ((DOCS / name).read_text("utf-8") for name in ("order.md", "zh/order.md"))
 COMMANDS = re.findall(r"^python -m .+$", PAGE, re.MULTILINE)
-TINY = ["model.d_model=16", "model.d_ff=16", "model.num_layers=1", "tracker=none"]
+TINY = [*order.MODEL, "tracker=none"]  # one program, with model=tiny and without
 TINY += ["train.steps=2", "train.warmup=1", "train.evaluate_every=1", "seeds=1"]
 
 
