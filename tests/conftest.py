@@ -1,5 +1,6 @@
 """What tests of several modules share."""
 
+import contextlib
 import gc
 import importlib.metadata
 import os
@@ -7,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,11 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_configure(config):
-  """What is compiled and prepared is shared by all processes of these tests, and by these alone."""
+  """What is prepared is shared by all processes of these tests, and by these alone.
+
+  What is compiled is found by what it was compiled from, so later tests find it in pytest's cache,
+  which `--cache-clear` empties; that spares two fifths of their time.
+  """
   if "PYTEST_XDIST_WORKER" in os.environ:
     return
   os.environ["POSEXP_TESTS_SEED"] = str(config.getoption("seed"))
@@ -40,13 +46,25 @@ def pytest_configure(config):
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
   os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
   os.environ["POSEXP_TESTS_SHARED"] = str(folder)
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "jax")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled(config) or folder / "jax")
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
   # JAX compiles what another process has only half written, and warns on stderr, which tests read.
   ignored = "ignore:Error reading persistent compilation cache"
   os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ignored)))
   os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred processes read what one has written
+
+
+def compiled(config):
+  """The folder in pytest's cache of what is compiled, less what is older than two weeks."""
+  if getattr(config, "cache", None) is None:
+    return None
+  folder = config.cache.mkdir("jax")
+  for file in folder.iterdir():
+    with contextlib.suppress(OSError):  # which another session has removed
+      if file.stat().st_mtime < time.time() - 14 * 24 * 3600:
+        file.unlink()
+  return folder
 
 
 def share_contexts():
@@ -123,6 +141,16 @@ def composed_once(monkeypatch):
 
   for user in ("config.command_line", "sweeps.jobs"):
     monkeypatch.setattr(f"posexp.{user}.compose", order.composed_once)
+
+
+@pytest.fixture
+def few_positions(monkeypatch):
+  """`posexp.inspect` draws few positions, widths and bases, which takes less time."""
+  from posexp.analysis import inspection, probe
+
+  monkeypatch.setattr(inspection, "LENGTH", 20)
+  monkeypatch.setattr(probe, "WIDTHS", (16, 32))
+  monkeypatch.setattr(probe, "BASES", (100.0,))
 
 
 @pytest.fixture

@@ -92,7 +92,11 @@ MISTAKES = [
   ("rpr", "rpr: write options as option=value, as in encoding=rpr\n"),
   ("encoding rope", "encoding: write options as option=value, as in encoding=...\n"),
   ("--seed=3", "--seed=3: no such flag; write options as option=value, as in seed=...\n"),
-  ("--lr 0.1", "--lr: no such flag; write options as option=value, as in encoding=rpr; "),
+  (
+    "--lr 0.1",
+    "--lr: no such flag; write options as option=value, as in encoding=rpr; did you mean "
+    "train.learning_rate?\n",
+  ),
   ("-k 4 encoding=rpr", "-k: no such flag; write options as option=value, as in encoding"),
   ("--batch-size", "--batch-size: no such flag; write options as option=value, as in "),
   ("--multi-run", "--multi-run: no such flag; did you mean --multirun?\n"),
@@ -200,6 +204,7 @@ model.head_dim=65536 => model.num_heads=4 heads of head_dim=65536 are wider than
 model.feed_forward=glu => model.feed_forward must be one of relu, gelu, gelu_tanh, silu, reglu, ge
 model.tie_embeddings=true => model.tie_embeddings is for models that write words; leave it at false
 model.logits_by=ssmax => model.logits_length must be given with logits_by=ssmax
+encoding=rope model.logits_by=llama4 model.logits_length=4 => model.logits_by=llama4 is of positions
 model.logits_growth=2 => model.logits_growth is for logits_by=llama4, ministral, beam, inkling
 model.match_to=rpr => model.match_to has no effect without match
 model.match=flops model.match_to=rprr => model.match_to=rprr: no such model.match_to; did you mean r

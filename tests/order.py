@@ -45,7 +45,8 @@ def write(folder: Path, longest: int = 7) -> list[str]:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / f"{split}.jsonl").write_text(text)
   files = [f"task.{split}={folder / split}.jsonl" for split in SIZES]
-  return ["task=text_classification", *files, *MODEL, "wandb.mode=disabled"]
+  named = ["task=text_classification", "task.name=order"]
+  return [*named, *files, *MODEL, "wandb.mode=disabled"]
 
 
 def pair(rng: random.Random, longest: int) -> list[dict[str, str]]:

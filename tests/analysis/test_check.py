@@ -19,7 +19,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from posexp.encodings import Columns, Encoding, Relation
 from posexp.encodings.columns import sums_between
@@ -71,21 +70,9 @@ class Smeared(Relation):
     return super().score(q, k, span) + rows.at[1:].set(rows[:-1])[None, None]
 
 
-class Drawn(Relation):
-  "Draws a number when it is traced, and not when it is run."
-
-  def score(self, q, k, span):
-    return super().score(q, k, span) * np.random.default_rng().uniform()
-
-
 def off_by_one(x):
   "Takes the gate of the key before."
   return jnp.roll(x[..., :2], 1, axis=1)
-
-
-def of_padding(x):
-  "Takes gates off their mean over all keys, padding included."
-  return x[..., :2] - x[..., :2].mean(1, keepdims=True)
 
 
 def made(relation, columns=None):
@@ -101,8 +88,7 @@ def made(relation, columns=None):
 
 
 ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
-ENCODINGS |= {"smear": made(Smeared), "drawn": made(Drawn)}
-ENCODINGS |= {"gate": made(Gated, off_by_one), "padded": made(Gated, of_padding)}
+ENCODINGS |= {"smear": made(Smeared), "gate": made(Gated, off_by_one)}
 """
 
 
@@ -124,10 +110,8 @@ def planted(tmp_path, monkeypatch):
         ("leaky", properties.padding, properties.explicit_positions),
         ("cut", properties.gradients, properties.padding),
         ("double", conformance.weights, properties.padding),
-        ("drawn", compilation, properties.same_start),
         ("gate", properties.cached_decoding, conformance.weights),
         ("gate", conformance.columns, properties.explicit_positions),
-        ("padded", properties.padding, conformance.weights),
       ],
       3,
     ),

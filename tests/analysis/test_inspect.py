@@ -30,12 +30,7 @@ SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
 OPTIONS = ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch):
-  """Few positions, widths and bases, which are drawn sooner."""
-  monkeypatch.setattr(inspection, "LENGTH", 20)
-  monkeypatch.setattr(probe, "WIDTHS", (16, 32))
-  monkeypatch.setattr(probe, "BASES", (100.0,))
+pytestmark = pytest.mark.usefixtures("few_positions")
 
 
 def shapes(encoding):
@@ -149,12 +144,6 @@ def test_a_profile_is_the_logit_of_the_formula(clipped):
   np.testing.assert_array_equal(keys[..., :16], keys[..., [16] * 16])  # −19 … −4 as −3
   assert np.ptp(keys, axis=-1).max() > 0.01
   assert np.abs(found.terms["values"]).max() == 0
-
-
-def test_position_vectors_are_those_of_the_formula():
-  found = probe.position_vectors(probe.untrained(Sinusoidal(layout="half"), SIZE).stack.embed, 10)
-  phase = np.arange(10)[:, None] * 10000.0 ** (-np.arange(16) / 16)
-  np.testing.assert_allclose(found, np.hstack([np.sin(phase), np.cos(phase)]), atol=1e-6)
 
 
 def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):

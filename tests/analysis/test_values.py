@@ -7,6 +7,8 @@ import pytest
 
 from posexp import UserError, inspect, plotting, vectors
 
+pytestmark = pytest.mark.usefixtures("few_positions")
+
 
 @pytest.mark.parametrize(
   ("argv", "table"),

@@ -100,11 +100,6 @@ def test_lines_stay_below_what_is_printed_and_are_cut_to_the_terminal():
   assert screen(in_terminal(many)[1]) == ["said", "more", "f", "f", "f", "..."]
 
 
-def test_nothing_is_shown_where_there_is_no_terminal(capsys):
-  doing("something")
-  assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("command", ["train", "inspect", "report"])
 def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
   status, text = in_terminal(FIRST, f"posexp.{command}")

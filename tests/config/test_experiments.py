@@ -21,50 +21,32 @@ from posexp.sweeps.jobs import members
 from posexp.tasks import make_task
 from posexp.training.setup import Setup
 
-EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
-  "complex_order_ablation": (14, 5),
-  "complex_order_backbones": (20, 5),
-  "complex_order_lm": (4, 3),
-  "complex_order_wmt16": (3, 5),
-  "content_position": (4, 5),
-  "content_position_parsing": (5, 5),
-  "context_extension": (21, 5),
-  "context_extension_parents": (2, 5),
-  "context_length": (13, 5),
-  "field_translation": (17, 5),
-  "layers": (24, 5),
-  "naive_positions": (5, 5),
-  "seven_encodings_trec": (7, 5),
-  "shaw_absolute": (2, 10),
-  "shaw_clip_k": (6, 5),
-  "shaw_keys_values": (4, 10),
-  "sinusoid_base": (6, 5),
-  "sinusoid_combination": (3, 10),
-  "tied_queries": (4, 5),
-  "transformer_xl_recurrence": (12, 5),
-  "transformer_xl_terms": (7, 5),
-  "transformer_xl_terms_lm": (7, 5),
+EXPERIMENTS = {  # how many groups and seeds each has, and the task of its small form
+  "complex_order_ablation": (14, 5, "mr"),
+  "complex_order_backbones": (20, 5, "mr"),
+  "complex_order_lm": (4, 3, "reviews"),
+  "complex_order_wmt16": (3, 5, "numbers"),
+  "content_position": (4, 5, "mr"),
+  "content_position_parsing": (5, 5, "grammar"),
+  "context_extension": (21, 5, "source_code"),
+  "context_extension_parents": (2, 5, "source_code"),
+  "context_length": (13, 5, "reviews"),
+  "field_translation": (17, 5, "numbers"),
+  "layers": (24, 5, "source_code"),
+  "naive_positions": (5, 5, "numbers"),
+  "seven_encodings_trec": (7, 5, "mr"),
+  "shaw_absolute": (2, 10, "numbers"),
+  "shaw_clip_k": (6, 5, "numbers"),
+  "shaw_keys_values": (4, 10, "numbers"),
+  "sinusoid_base": (6, 5, "numbers"),
+  "sinusoid_combination": (3, 10, "numbers"),
+  "tied_queries": (4, 5, "numbers"),
+  "transformer_xl_recurrence": (12, 5, "reviews"),
+  "transformer_xl_terms": (7, 5, "mr"),
+  "transformer_xl_terms_lm": (7, 5, "reviews"),
 }
-MODELED = (
-  "complex_order_lm",
-  "context_length",
-  "transformer_xl_recurrence",
-  "transformer_xl_terms_lm",
-)
-PARSED = ("content_position_parsing",)
+PARSED = "content_position_parsing"
 EXTENDED = ("context_extension", "context_extension_parents")  # whose small form must tell as much
-READ = (*EXTENDED, "layers")  # of source code
-TRANSLATED = (
-  "complex_order_wmt16",
-  "field_translation",
-  "naive_positions",
-  "shaw_absolute",
-  "shaw_clip_k",
-  "shaw_keys_values",
-  "sinusoid_base",
-  "sinusoid_combination",
-  "tied_queries",
-)
 
 
 composed = functools.cache(compose)
@@ -120,7 +102,7 @@ def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
 
 @pytest.mark.parametrize("name", some(EXPERIMENTS, 2))
 def test_an_experiment_is_a_sweep_of_different_runs(name):
-  files = [f"task.train={__file__}"] if name in PARSED else []  # only its digest is asked for
+  files = [f"task.train={__file__}"] if name == PARSED else []  # only its digest is asked for
   runs = planned(f"experiment={name}", *files, "init=null", "seeds=1")
   assert len(runs) == len({member.path.parent for member in runs}) == EXPERIMENTS[name][0]
   for member in runs:
@@ -130,9 +112,7 @@ def test_an_experiment_is_a_sweep_of_different_runs(name):
 def test_the_run_of_an_experiment_is_as_typed_alone():
   """One of each of two experiments that are drawn."""
   chance = random.Random(SEED)
-  for name in chance.sample(
-    [name for name in EXPERIMENTS if name not in (*PARSED, EXTENDED[0])], 2
-  ):
+  for name in chance.sample([name for name in EXPERIMENTS if name not in (PARSED, EXTENDED[0])], 2):
     typed = f"experiment={name}"
     run = chance.choice(planned(typed, "seeds=1"))
     assert run.config == Setup.of(resolve(compose([typed, *shlex.split(run.options)]))).config
@@ -145,9 +125,7 @@ def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   assert large.seeds == EXPERIMENTS[name][1]
   assert small.hydra.sweeper.params.keys() == large.hydra.sweeper.params.keys()
   config = resolve(small)
-  tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED, "source_code": READ}
-  expected = next((task for task, names in tasks.items() if name in names), "mr")
-  assert make_task(config).name == expected
+  assert make_task(config).name == EXPERIMENTS[name][2]
   make_encoding(config)
   assert config["model"]["d_model"] == 64 + 64 * (name in EXTENDED)
   assert small.seeds in (3, large.seeds)
@@ -165,14 +143,6 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   assert f"\n# Run: python -m posexp.train experiment={name}_small\n" in small
   assert re.search(r"\n# Time: .*\d+ minutes", small)
   assert "params" not in small or name in EXTENDED
-
-
-def test_what_is_typed_wins_over_an_experiment():
-  runs = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
-  assert [m.options for m in runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
-  config = runs[0].config
-  assert (config["task"]["name"], config["train"]["epochs"]) == ("mr", 1)
-  assert config["rpr"]["table"] == 64
 
 
 def test_all_k_of_shaw_s_table_share_one_program():

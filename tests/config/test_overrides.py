@@ -3,7 +3,6 @@
 import importlib
 import re
 import shlex
-import types
 from pathlib import Path
 
 import order
@@ -17,7 +16,6 @@ from posexp.config import command_line, resolve
 from posexp.config.checks import show, typed
 from posexp.config.command_line import compose
 from posexp.config.overrides import read
-from posexp.data import sources
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
 from posexp.wandb.run import Wandb
@@ -104,16 +102,6 @@ def test_what_the_grammar_does_not_know_is_a_text_or_refused_with_what_to_type(t
     (line,) = shlex.split(str(error).rpartition("as in ")[2])
     found = given_by(line)["text"]
   assert found == text
-
-
-def test_the_column_that_was_probably_meant_can_be_pasted():
-  for name in ('"text"', "text (1)", "a,text", "te xt", "1_1"):
-    with pytest.raises(UserError) as error:
-      sources._pick(
-        types.SimpleNamespace(text=f"{name}s", columns=("text",)), {name: 0}, "text", "file"
-      )
-    (line,) = shlex.split(str(error.value).rpartition("did you mean ")[2])
-    assert read([line])[0].value() == name
 
 
 def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):

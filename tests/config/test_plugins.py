@@ -219,29 +219,6 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
     plugins.table("encoding", {})
 
 
-@pytest.mark.slow
-def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monkeypatch):
-  from posexp import evaluate
-
-  monkeypatch.chdir(home)
-  write("distance.py", DISTANCE)
-  options = [*order.write(home), "train.steps=1", "train.warmup=1"]
-  sweep = ["-m", "encoding=distance", "seed=0,1", *options]
-  done = order.command("plugins=distance.py", *sweep)
-  assert done.status == 0, done.err
-  assert done.out.count(": done") == 2
-  again = order.command("plugins=distance.py", *sweep)
-  assert "2 runs: 2 done" in again.out
-  run = next(home.glob("runs/*/distance/*/seed=0"))
-  recorded = yaml.safe_load((run / "config.yaml").read_text())["plugins"]["encoding"]
-  assert recorded["path"] == str(home / "distance.py")
-  plugins._found.clear()
-  with pytest.raises(UserError, match=r"with plugins=distance\.py"):
-    evaluate.evaluate(evaluate.arguments([str(run)]))
-  typed = [str(run), "plugins=distance.py", "--without", "distance"]
-  assert evaluate.evaluate(evaluate.arguments(typed))[0]["encoding"] == "distance"
-
-
 MINE = """\
 import optax
 import posexp

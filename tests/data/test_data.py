@@ -1,10 +1,8 @@
 """Tables and running text in files: what is read, and what is refused with its place."""
 
 import csv
-import gzip
 import hashlib
 import io
-import json
 import random
 
 import pyarrow
@@ -16,36 +14,10 @@ from posexp.errors import UserError
 from posexp.tasks import text_classification
 from posexp.tasks.text_classification import TextClassification
 
-TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u2028 café", "b")]
-
 
 def read(path, text="text", label="label"):
   task = TextClassification(train=str(path), text=text, label=label)
   return list(sources.rows(task)["train"]())
-
-
-def table(path, ending):
-  """TABLE as a file of the given kind."""
-  path = path / f"table{ending}"
-  if ending.startswith(".json"):
-    lines = [
-      json.dumps({"label": label, "text": text}, ensure_ascii=False) for text, label in TABLE
-    ]
-  elif ending.startswith(".csv"):
-    doubled = [(text.replace('"', '""'), label) for text, label in TABLE]
-    lines = ["text,label", *(f'"{text}",{label}' for text, label in doubled)]
-  else:
-    lines = ["label\ttext", *(f"{label}\t{text}".replace("\n", " ") for text, label in TABLE)]
-  content = "\n".join(lines)
-  content = content.encode()
-  path.write_bytes(gzip.compress(content, mtime=0) if ending.endswith(".gz") else content)
-  return str(path)
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".csv", ".csv.gz", ".tsv"])
-def test_files_keep_every_text_as_it_is(tmp_path, ending):
-  expected = [(a.replace("\n", " "), b) for a, b in TABLE] if ending == ".tsv" else TABLE
-  assert read(table(tmp_path, ending)) == expected
 
 
 def test_parquet_with_numbers_as_labels(tmp_path):

@@ -163,10 +163,7 @@ def test_a_header_stays_in_its_lines(caplog):
     sizes={"train": 1}, about=(text, text), unit="texts", notes=(text,), length=8
   )
   config = {"encoding": text, text: {text: text}, "model": {"match": "none"}, "seed": 0}
-  config |= {
-    "task": {"name": text},
-    "train": dict.fromkeys(("batch_size", "warmup", "steps", "epochs"), 1),
-  }
+  config |= {"task": {"name": text}, "train": {"batch_size": 1, "warmup": 1, "steps": 1}}
   facts = dict.fromkeys(("parameters", "flops_per_token", "steps"), 1)
   facts |= {"parameters_of_none": 1, "flops_per_token_of_none": 1}
   facts |= {"attention": text, "devices": text}

@@ -5,20 +5,21 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 from flax import nnx
 from small import rngs
 
 from posexp.encodings import Span
 from posexp.encodings.additive import Sinusoidal
-from posexp.encodings.base import Encoding, LayerNorm, Relation
+from posexp.encodings.base import Encoding
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.split import Split, SplitLinear
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
-B, Q, K, H, D = 2, 5, 7, 2, 8
+B, H, D = 2, 2, 8
 VOCAB, F = 11, 16
 
 
@@ -48,35 +49,6 @@ def pairs(x):
   """Neighbors [..., 2M] as complex numbers [..., M]."""
   x = np.asarray(x, np.float64)
   return x[..., 0::2] + 1j * x[..., 1::2]
-
-
-def laid(kind):
-  """Queries, keys, values and a span; `cached` has fewer queries, which stand last."""
-  queries = Q if kind == "cached" else K
-  q, k, v = draw(B, queries, H, D), draw(B, K, H, D, seed=1), draw(B, K, H, D, seed=2)
-  key = np.arange(K)
-  query = key[K - queries :]
-  mask = np.ones((B, queries, K), bool)
-  if kind == "padded":
-    mask[1, :, 4:] = False
-  else:
-    mask &= key <= query[:, None]
-  return q, k, v, Span(jnp.asarray(query[None] + 3), jnp.asarray(key[None] + 3), jnp.asarray(mask))
-
-
-def softmax(logits, mask):
-  weights = np.exp(logits - logits.max(-1, keepdims=True)) * mask[:, None]
-  return weights / weights.sum(-1, keepdims=True)
-
-
-def attend(relation, *given):
-  """The logits of a relation, and what it makes of the values."""
-
-  @jax.jit
-  def both(q, k, v, span):
-    return relation.score(q, k, span), relation.attend(q, k, v, span, lambda weights: weights)
-
-  return both(*given)
 
 
 def wave(position, base, features, m):
@@ -131,27 +103,25 @@ def test_rpr_sums_bfloat16_weights_without_losing_any():
 )
 def test_transformer_xl(terms, shared):
   encoding = TransformerXL(**{term: term in terms for term in "abcd"}, share_biases=shared)
-  relation = filled(encoding.relation(H, D, causal=False, rngs=rngs()))
-  biases = relation.biases
-  q, k, _, span = laid("cached" if shared else "padded")
-  if shared:
-    assert biases is None
-    biases = filled(encoding.shared(H, D, causal=False, rngs=rngs()))
-    span = span.replace(shared=biases(span))
-  assert (biases.u is None, biases.v is None) == ("c" not in terms, "d" not in terms)
-  features = H * D
-  expected = np.zeros((B, H, q.shape[1], K))
-  for b, h, i, j in np.ndindex(expected.shape):
-    if "b" in terms or "d" in terms:
-      distance = int(span.query[0, i]) - int(span.key[0, j])
-      sin, cos = zip(*(wave(distance, 1e4, features, m) for m in range(features // 2)), strict=True)
-      r = np.array([*sin, *cos]) @ float64(relation.distance_kernel)[:, h]
-    content, position = q[b, i, h], k[b, j, h]
-    expected[b, h, i, j] += content @ position if "a" in terms else 0
-    expected[b, h, i, j] += content @ r if "b" in terms else 0
-    expected[b, h, i, j] += float64(biases.u)[h] @ position if "c" in terms else 0
-    expected[b, h, i, j] += float64(biases.v)[h] @ r if "d" in terms else 0
-  close(jax.jit(relation.score)(q, k, span), expected / D**0.5)
+
+  def formula(p, q, k, i, j):
+    heads, width = q.shape[2:]
+    phase = (i[:, None] - j)[..., None] * 1e4 ** (-np.arange(0, heads * width, 2) / (heads * width))
+    waves = np.concatenate([np.sin(phase), np.cos(phase)], -1)
+    biases = "shared" if shared else "relation/biases"
+    assert [f"{biases}/{name}" in p for name in "uv"] == ["c" in terms, "d" in terms]
+    logits = np.zeros((len(q), heads, len(i), len(j)))
+    if "a" in terms:
+      logits += np.einsum("bihd,bjhd->bhij", q, k)
+    if "c" in terms:
+      logits += np.einsum("hd,bjhd->bhj", p[f"{biases}/u"], k)[:, :, None]
+    asked = {"b": q, "d": np.broadcast_to(p.get(f"{biases}/v", 0.0), q.shape)}
+    for term in {"b", "d"} & {*terms}:
+      rows = np.einsum("ijf,fhd->ijhd", waves, p["relation/distance_kernel"])
+      logits += np.einsum("bihd,ijhd->bhij", asked[term], rows)
+    return logits / width**0.5
+
+  oracle.check(encoding, formula, causal=not shared, tolerance=2e-5)
 
 
 @pytest.mark.parametrize(("shared", "count"), [(True, 1), (False, 3)])
@@ -184,22 +154,10 @@ def test_complex_linear_keeps_the_variance():
 
 def test_modulus_has_a_slope_at_zero():
   relation = Complex(score="modulus").relation(H, D, causal=False, rngs=rngs())
-  q, k, _, span = laid("padded")
-  slope = jax.jit(jax.grad(lambda q: relation.score(q, k, span).sum()))
+  q, k = draw(B, oracle.K, H, D), draw(B, oracle.K, H, D, seed=1)
+  slope = jax.jit(jax.grad(lambda q: relation.score(q, k, oracle.span(causal=False)).sum()))
   assert not np.asarray(slope(np.zeros_like(q))).any()
   assert np.isfinite(slope(q)).all()
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_norm_of_each_part(parts):
-  norm = filled(LayerNorm(F, parts=parts))
-  x = 3 * draw(4, F) + 1
-  expected = np.array(x, np.float64)
-  for part in range(parts):
-    own = expected[:, part::parts]
-    own -= own.mean(-1, keepdims=True)
-    own /= np.sqrt((own**2).mean(-1, keepdims=True) + 1e-6)
-  close(norm(x), expected * float64(norm.scale) + float64(norm.bias))
 
 
 SHAPES = {"none": (VOCAB, F // 2), "word": (1, F // 2), "dimension": (VOCAB, 1)}
@@ -287,41 +245,8 @@ WHOLE, CONTENT, POSITION = slice(None), slice(0, None, 2), slice(1, None, 2)
   ],
 )
 def test_attention_is_the_scaled_dot_product_of_its_streams(encoding, streams):
-  relation = encoding.relation(H, D, causal=False, rngs=rngs())
-  assert (type(relation) is Relation) == (encoding == Encoding())
-  q, k, v, span = laid("padded")
-  logits = sum(np.einsum("bihd,bjhd->bhij", q[..., s], k[..., s]) for s in streams) / D**0.5
-  score, attended = attend(relation, q, k, v, span)
-  close(score, logits)
-  weights = softmax(logits, np.asarray(span.mask))
-  close(attended, np.einsum("bhij,bjhd->bihd", weights, v))
+  def formula(p, q, k, i, j):
+    logits = sum(np.einsum("bihd,bjhd->bhij", q[..., s], k[..., s]) for s in streams)
+    return logits / q.shape[-1] ** 0.5
 
-
-def maps(stack, tokens, positions):
-  """The attention weights of every layer, and what comes out."""
-  x = stack.read(tokens, positions, None)
-  span = stack.ready(Span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool)))
-  found = []
-  for block in stack.blocks:
-    context = block.context(x)
-    held = block.attention.keys_values(context)
-    found.append(block.attention.relation.weights(block.attention.queries(context), held[0], span))
-    x = block(x, held, span)
-  return np.stack(found), stack.finish(x)
-
-
-@pytest.mark.parametrize("attention", ["content", "position"])
-def test_split_attention_ignores_what_it_does_not_attend_to(attention):
-  size = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2)
-  stack = filled(Stack(VOCAB, Split(attention=attention), size, rngs=rngs()), 0.3)
-  tokens = np.random.default_rng(0).integers(0, VOCAB, (2, 6))
-  others = (tokens + 1) % VOCAB
-  positions = jnp.arange(6)[None]
-  first, out = maps(stack, tokens, positions)
-  words, words_out = maps(stack, others, positions)
-  moved, moved_out = maps(stack, tokens, positions + 9)
-  for layer in range(size.num_layers):
-    assert np.allclose(first[layer], words[layer]) == (attention == "position")
-    assert np.allclose(first[layer], moved[layer]) == (attention == "content")
-  assert np.allclose(out[..., 1::2], words_out[..., 1::2]) == (attention == "position")
-  assert np.allclose(out[..., 0::2], moved_out[..., 0::2]) == (attention == "content")
+  oracle.check(encoding, formula, causal=False)

@@ -27,7 +27,6 @@ CASES = [name.removesuffix("/case") for name in GOLDEN if name.endswith("/case")
 FORWARD = (("logits_by", "ministral"), ("logits_length", 2))
 COUNTED = (("logits_by", "ssmax_bias"), ("logits_length", 6), ("logits_scale", 0.7))
 SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_layers": 3}
-LLAMA = {"logits_by": "llama4", "logits_length": 4}
 LAYERS = posexp.encoding("by_layer", pattern=["alibi window=3", "none"])
 
 
@@ -88,28 +87,10 @@ def test_what_holds_with_a_factor(name, options):
   assert list(getattr(properties, name)(case)) == []
 
 
-@pytest.mark.parametrize(
-  ("chosen", "options", "message"),
-  [
-    (posexp.encoding("rope"), LLAMA, "logits_by=llama4 is of positions in a text that is read for"),
-    (posexp.encoding("split", form="position_only"), {"logits_scale": 2.0}, "logits_scale=2 need"),
-    (LAYERS, {"logits_by": "ssmax"}, "logits_length must be given with logits_by=ssmax"),
-    (
-      LAYERS,
-      {"logits_growth": 2.0},
-      "logits_growth is for logits_by=llama4, ministral, beam, inkling;",
-    ),
-    (LAYERS, LLAMA | {"logits_in": "full"}, ""),
-  ],
-)
-def test_which_layers_have_a_factor_and_what_is_refused(chosen, options, message):
-  kind = {"causal": chosen.causal_only or chosen is LAYERS, "rngs": Rngs(params=0, encoding=1)}
-  if message:
-    with pytest.raises(ValueError, match=f"^{message}[^\n]*$"):
-      Stack(9, chosen, Size(**SMALL, **options), **kind)
-  else:
-    blocks = Stack(9, chosen, Size(**SMALL, **options), **kind).blocks
-    assert [block.attention.factor is None for block in blocks] == [True, False, True]
+def test_a_factor_may_be_of_the_layers_alone_that_see_everything():
+  size = Size(**SMALL, logits_by="llama4", logits_length=4, logits_in="full")
+  blocks = Stack(9, LAYERS, size, causal=True, rngs=Rngs(params=0, encoding=1)).blocks
+  assert [block.attention.factor is None for block in blocks] == [True, False, True]
 
 
 def test_reflections_are_those_of_path():

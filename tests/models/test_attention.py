@@ -1,4 +1,4 @@
-"""Attention by kernels equals its definition, and blocks form nothing of queries times keys."""
+"""What attention by kernels needs, and that blocks form nothing of queries times keys."""
 
 import math
 import re
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from fused_rpr import FusedRPR
 
 from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.base import Relation
@@ -47,8 +46,6 @@ MANY = [
   TransformerXL(a=False, b=False, c=False),
 ]
 
-FUSED = [*MANY, FusedRPR(k=3, table=5, share="layers"), FusedRPR(k=40, keys=False)]
-
 
 def built(encoding, causal):
   """A relation and what its layers share, with random numbers in all parameters."""
@@ -75,71 +72,10 @@ def attended(parts, params, q, k, v, span, dropout=None, form="reference"):
   return attention.attend(relation, q, k, v, span, dropout, form)
 
 
-def agree(parts, arrays, asked, span, form):
-  """What the definition and a form give, and the gradients."""
-
-  @jax.jit
-  def found(*arrays):
-    def of(params, q, k, v, form):
-      out = attended(parts, params, q, k, v, span, form=form)
-      return (out * asked).sum(), out
-
-    slopes = jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True)
-    return [slopes(*arrays, each) for each in ("reference", form)]
-
-  for whole, mine in zip(*map(jax.tree.leaves, found(parts[1], *arrays)), strict=True):
-    assert np.isfinite(whole).all()
-    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
-
-
-def drawn(seed, encoding, *, consecutive):
-  """Random lengths, offsets, mask and contents, causal or not where the encoding leaves it open."""
-  draw = np.random.default_rng(seed)
-  causal = encoding.causal_only or bool(draw.integers(2))
-  keys = int(draw.integers(2, 40))
-  queries = int(draw.integers(2, keys + 1)) if causal else int(draw.integers(2, 40))
-  batch = int(draw.integers(1, 4))
-  key = np.arange(keys) if consecutive else np.sort(draw.permutation(60)[:keys])
-  key = key + int(draw.integers(0, 5))
-  # Queries are the last of the keys, or, where they may look ahead, anywhere among them.
-  ends = sorted((0, keys - queries))
-  first = keys - queries if causal else int(draw.integers(ends[0], ends[1] + 1))
-  query = key[0] + first + np.arange(queries) if consecutive else np.resize(key, queries)
-  query = key[first:] if causal and not consecutive else np.sort(query)
-  mask = draw.random((batch, 1, keys)) < 0.7
-  mask[:, :, 0] = True
-  more = (
-    {"consecutive": True} if consecutive else {"max_position": int(max(key[-1], query[-1])) + 1}
-  )
-  span = Span(*map(jnp.asarray, (query[None], key[None], mask)), causal, **more)
-  arrays = (draw.normal(size=(batch, length, H, D)) for length in (queries, keys, keys, queries))
-  return span, causal, *(jnp.asarray(x, jnp.float32) for x in arrays)
-
-
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch, request):
   if "formed" not in request.node.name:
     monkeypatch.setattr(attention, "ROWS", BLOCK)
-
-
-@pytest.mark.parametrize(
-  "encoding",
-  [
-    MANY[1],
-    MANY[19],
-    *(pytest.param(FUSED[n], marks=pytest.mark.slow) for n in (4, 7, 10, 12, 20, 21)),
-  ],
-)
-def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
-  seed = FUSED.index(encoding)
-  span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=True)
-  parts = built(encoding, causal)
-  if not nnx.merge(*parts)[0].supports_fused:
-    with pytest.raises(ValueError, match="an encoding that its kernels know"):
-      attention.for_layer("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
-    return
-
-  agree(parts, (q, k, v), asked, span, "fused")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from order import command, home, summaries, write
 
 from posexp import evaluate, inspect
-from posexp.analysis import inspection, probe
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.training.restore import open_trained
@@ -37,11 +36,11 @@ def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
 
 
 def test_the_header_says_what_is_trained(swept):
-  out = swept[0].out  # of the first run, and a line for each other
-  assert "          fasttext: d_model 8, float32\n" in out
-  log = (swept[1]["cnn"] / "train.log").read_text()
-  assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in log
-  assert "blind" not in out
+  (_, out, _), runs, _ = swept
+  assert "          fasttext: d_model 8, float32\n" in out  # of the first alone
+  log = (runs["cnn"] / "train.log").read_text()
+  assert "cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in log
+  assert "blind" not in out + log
 
 
 def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
@@ -53,10 +52,7 @@ def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
       evaluate.evaluate(evaluate.arguments([str(path), *flags]))
 
 
-def test_a_run_is_inspected_without_attention(swept, capsys, tmp_path, monkeypatch):
-  monkeypatch.setattr(inspection, "LENGTH", 20)  # drawn sooner, as are few widths
-  monkeypatch.setattr(probe, "WIDTHS", (16, 32))
-  monkeypatch.setattr(probe, "BASES", (100.0,))
+def test_a_run_is_inspected_without_attention(few_positions, swept, capsys, tmp_path):
   path = swept[1]["cnn"]
   files = inspect.inspect([f"run={path}", f"out={tmp_path}"])
   names = {file.stem for file in files}

@@ -52,7 +52,6 @@ NAMES = [
   "none", "rope", "rpr", "transformer_xl", "deberta", "sinusoidal", "complex", "split", "tupe",
 ]  # fmt: skip
 ASKED = {name: encoding(name, **OPTIONS.get(name, {})) for name in NAMES}
-SPLIT = encoding("split", form="position_only")
 LISTED = [
   pytest.param(asked.check, case, id=f"{asked.name}-{name}-{block}")
   for block, (options, *_) in BLOCKS.items()

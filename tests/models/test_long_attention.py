@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from fused_rpr import FusedRPR
 from seed import some
 
 from posexp.encodings import ENCODINGS, Encoding, Span
@@ -72,7 +73,7 @@ PROPERTIES = (
 
 
 def holds(encoding, causal, span):
-  """Is what `auto` computes on the span the definition, with its gradients?"""
+  """Is what `auto`, or the form patched in, computes on the span the definition, with gradients?"""
   span, rngs = jax.tree.map(jnp.asarray, span), Rngs(params=0, encoding=1)
   relation = encoding.relation(H, D, causal=causal, rngs=rngs)
   relation.bind(*(encoding.linear(H * D, H * D, bias=False, rngs=rngs) for _ in range(2)))
@@ -144,24 +145,47 @@ OF_ATTENTION = {
 
 
 def chosen():
-  """Every encoding that is one of attention, once; those with vectors for offsets, everywhere.
-
-  Of these one is asked in each place, and the other too where slow tests are. Some biases differ
-  in their numbers alone.
-  """
+  """Every encoding that is one of attention, once; those with vectors for offsets, everywhere."""
   for number, (name, encoding) in enumerate(OF_ATTENTION.items()):
     everywhere = name in ("rpr", "transformer_xl")
     places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
     for turn, place in enumerate(places):
       causal = encoding.causal_only or (number + turn) % 2 == 0
-      slow = (name == "rpr") == turn % 2 if everywhere else name in ("t5", "kerple", "sandwich")
-      marks = [pytest.mark.slow] * slow
-      what = f"{name} {place.__name__} {causal}"
-      yield pytest.param(place, encoding, causal, id=what, marks=marks)
+      yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
 
 
 @pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 6))
 def test_long_attention_is_its_definition(holds, encoding, causal):
+  holds(encoding, causal)
+
+
+FUSED = [
+  (ENCODINGS["split"](), whole_sequences, False),
+  (ENCODINGS["transformer_xl"](a=False, b=False, c=False), memory_before_queries, True),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+      (ENCODINGS["alibi"]("direction"), whole_sequences, False),
+      (ENCODINGS["fire"](), whole_sequences, True),
+      (ENCODINGS["complex"](score="modulus"), whole_sequences, False),
+      (ENCODINGS["rpr"](k=2), whole_sequences, False),
+      (FusedRPR(k=3, table=5, share="layers"), memory_before_queries, True),
+      (FusedRPR(k=40, keys=False), masks_of_single_queries, False),
+    )
+  ),
+]
+
+
+@pytest.mark.parametrize(("encoding", "holds", "causal"), FUSED)
+def test_what_kernels_are_given_makes_what_the_definition_gives(
+  encoding, holds, causal, monkeypatch
+):
+  relation = encoding.relation(H, D, causal=causal, rngs=Rngs(params=0, encoding=1))
+  if not relation.supports_fused:
+    with pytest.raises(ValueError, match="an encoding that its kernels know"):
+      attention.for_layer("fused", relation, D, "bfloat16", 0.0, None)
+    return
+  monkeypatch.setattr(attention, "form_of", lambda *_: "fused")
   holds(encoding, causal)
 
 

@@ -35,12 +35,6 @@ def test_references_too_short_for_bleu_are_compared_by_chrf(tmp_path):
   assert " chrF (over 60 sentences" in found["verdict"]
 
 
-def test_numbers_in_words_are_compared_by_exact_match(tmp_path):
-  a = write(tmp_path / "a", translations(range(10, 15)), kind="numbers")
-  b = write(tmp_path / "b", translations(range(14, 40)), kind="numbers", encoding="none")
-  assert "points of exact match" in typed(a, b)["verdict"]
-
-
 def test_translations_are_compared_by_what_sacrebleu_makes_of_them(good, bad, capsys):
   found = typed(good, bad, "--json", good / "all" / "numbers.json")
   out = capsys.readouterr().out
@@ -305,10 +299,6 @@ def result(difference, p, over=None, seeds=1):
   ("given", "said"),
   [
     (
-      result((1.8, 0.9, 2.7), 0.002),
-      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002).",
-    ),
-    (
       result((-1.8, -2.7, -0.9), 0.0004),
       "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p < 0.001).",
     ),
@@ -321,11 +311,6 @@ def result(difference, p, over=None, seeds=1):
       result((1.8, -0.01, 2.7), 0.049),  # the interval is not so sure
       "one and two cannot be told apart: 1.80 BLEU for one (over 1,000 sentences, 95 % -0.01 to "
       "2.70, p = 0.049).",
-    ),
-    (
-      result((-1.8, -2.7, -0.9), 0.002, (-3.0, -0.6, 0.02), 3),
-      "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
-      "over 3 seeds, 95 % 0.60 to 3.00, p = 0.020).",
     ),
     (
       result((-1.8, -2.7, -0.9), 0.002, (-4.0, 0.4, 0.08), 3),

@@ -286,12 +286,6 @@ def test_an_axis_of_numbers_has_their_own_values(made):
   assert {"4", "64"} <= {*re.findall(">([^<]+)</text>", svg)}
 
 
-def test_names_at_the_ends_of_lines_are_not_cut_where_they_would_be_the_same():
-  labels = [f"{'a' * 40}={number}" for number in range(2)]
-  assert vega.distinct(labels, 28) == labels
-  assert vega.distinct([*labels[:1], "b" * 40], 28) == ["a" * 27 + "…", "b" * 27 + "…"]
-
-
 def test_the_same_runs_make_the_same_page(made):
   before = made.read_text()
   root = made.parent.parent

@@ -108,12 +108,6 @@ def test_the_folder_is_the_identity():
 # The folder
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-  (tmp_path / "file").touch()
-  with pytest.raises(UserError, match=r"folder .*/run cannot be written: .*/file is a file"):
-    RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
-
-
 def test_the_config_is_kept(tmp_path):
   config = {**CONFIG, "train": {"learning_rate": 3.3e-5, "note": "1e-3", "list": [1, None]}}
   with RunWriter(tmp_path / "run", config):
@@ -309,13 +303,3 @@ def test_a_damaged_row_among_others_is_not_passed_over_but_no_result_needs_it(tm
   (tmp_path / "run.sha256").unlink()  # as of an earlier version
   with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
     _ = read_run(tmp_path).history
-
-
-def test_rewind(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    for step in (10, 20, 30):
-      run.log(step, {"a": step})
-    run.rewind(20)
-    run.log(25, {"a": 0})
-    assert [row["step"] for row in run.history] == [10, 20, 25]
-  assert read_run(tmp_path).history == run.history

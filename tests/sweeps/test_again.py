@@ -87,8 +87,8 @@ def test_what_an_older_version_did_not_have_or_had_alone_is_said(run, tmp_path):
 @pytest.mark.parametrize(
   ("source", "message"),
   [
-    ("kept.parquet", r"name one of 1 row: kept.parquet:0 is \w+/rpr/\w+/seed=1$"),
-    ("kept.parquet:1", r"name one of 1 row: kept.parquet:0 is \w+/rpr/"),
+    ("kept.parquet", r"name one of 1 row: kept.parquet:0 is order/rpr/\w+/seed=1$"),
+    ("kept.parquet:1", "name one of 1 row: kept.parquet:0 is order/rpr/"),
     ("none.parquet:0", "none.parquet: there is no such file"),
     ("none", "none: there is no such folder"),
     ("runs", "runs is not a run's folder, but holds some: name one, as runs/"),

@@ -76,27 +76,6 @@ def test_one_run(command):
   assert os.listdir() == []
 
 
-def test_a_sweep_says_what_its_jobs_are(command):
-  (status, out, err), configs = command("-m", "encoding=none,rpr", "rpr.k=2,4", "runs=here")
-  assert (status, err) == (0, "")
-  assert [(c["encoding"], c.get("rpr", {}).get("k")) for c in configs] == [
-    ("none", None),
-    ("rpr", 2),
-    ("rpr", 4),
-  ]
-  assert [line.partition("; about")[0] for line in out.splitlines()] == [
-    "sweep     3 runs: 3 waiting; 1 duplicate",
-    "job 2/4: encoding=none rpr.k=4: the same run as job 1",
-    "job 1/4: encoding=none rpr.k=2",
-    "job 1/4: done",
-    "job 3/4: encoding=rpr rpr.k=2",
-    "job 3/4: done",
-    "job 4/4: encoding=rpr rpr.k=4",
-    "job 4/4: done",
-  ]
-  assert [str(path) for path in Path().rglob("*")] == ["here"]
-
-
 def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
   typed = "encoding=none,rope", "seeds=2", "seeds=2", "encoding=rpr"
   (status, _, err), configs = command("-m", *typed)
@@ -141,12 +120,6 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
   typed, configs = command(*argv.replace("MINE", MINE).split())
   assert typed.refusal.startswith(message)
   assert configs == []
-
-
-def test_a_flag_that_is_an_option_names_it(command):
-  assert command("--lr", "0.1")[0].err.endswith(
-    "as in encoding=rpr; did you mean train.learning_rate?\n"
-  )
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """Runs of a sweep in several processes: who trains what where, and what becomes of the others."""
 
 import json
-import mmap
 import os
-import platform
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -24,12 +21,11 @@ from posexp.runs import RunWriter, folder
 from posexp.sweeps import supervise, workers
 from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, RUNNING, Sweep
-from posexp.training import device_shares, devices
+from posexp.training import device_shares
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 
 TESTS = Path(__file__).parents[1]
-SIZE = 24 << 20  # bytes of one of several arrays that a step frees
 ENTRY = """
 import sys
 from posexp.sweeps.launch import launch
@@ -67,27 +63,6 @@ def slow(config):
       (path / "saved").touch()
 
 
-def takes_memory_again(config):
-  """Leaves a note of the most pages that one of its threads had to be given again."""
-  devices.prepare()
-  taken = []
-
-  def take():
-    [b"x" * SIZE for _ in range(4)]
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-    for _ in range(5):
-      [b"x" * SIZE for _ in range(4)]
-    taken.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
-
-  threads = [threading.Thread(target=take) for _ in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  Path("pages").write_text(str(max(taken)))
-  train(config)
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -107,14 +82,6 @@ def trained():
 
 def summaries():
   return [json.loads(file.read_text()) for file in Path("runs").glob("*/*/*/*/summary.json")]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of glibc")
-def test_a_worker_keeps_the_memory_that_a_step_has_freed(home):
-  args = parse(["-m", "encoding=rpr", "rpr.k=2,4"])
-  cfg = shared(args.overrides)
-  list(workers.train_in_workers(members(args, cfg)[:1], takes_memory_again, [{}], cfg))
-  assert int(Path("pages").read_text()) < SIZE / mmap.PAGESIZE
 
 
 SWEEP = ["-m", "encoding=none,rpr", "rpr.k=2,4", "seeds=2", "workers=2"]

@@ -120,12 +120,6 @@ def test_the_digest_is_of_content_not_of_places(tmp_path):
     dataclasses.replace(task, test="nowhere.csv").data_digest()
 
 
-def test_labels_that_are_numbers_are_in_their_order(tmp_path):
-  rows = [(f"text {i} {label}", label) for i in range(40) for label in (10, 9, 2)]
-  data = TextClassification(train=write(tmp_path / "a.jsonl", rows)).prepare(tmp_path)
-  assert data.label_names == ("2", "9", "10")
-
-
 def test_labels_that_are_nearly_alike_are_said(tmp_path):
   rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(ROWS)]
   path = write(tmp_path / "a.jsonl", [*rows, ("one more", "P"), ("another one", "p ")])

@@ -1,6 +1,5 @@
 """Runs in processes of their own: stopped in every way and gone on with, on one device or eight."""
 
-import json
 import os
 import re
 import select
@@ -14,7 +13,6 @@ from order import command as in_this_process
 
 RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=20"]
 RUN += ["train.log_every=7"]
-WIDE = [*RUN, "model.d_model=64", "train.shard=parameters"]  # which eight devices can divide
 SWEEP = [*RUN, "seed=0,1", "-m"]
 
 
@@ -79,16 +77,10 @@ def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_sto
 
 @pytest.mark.slow
 def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home, never_stopped):
+  """By signals that it heeds or not; tests/whole/test_kills.py kills it at any moment."""
+
   def again(**kwargs):
     return Command(home, "stopped", *SWEEP, **kwargs)
-
-  command = again()
-  command.until(lambda: command.rows() >= 1)  # with luck before the first checkpoint
-  assert command.end(signal.SIGKILL)[0] == -signal.SIGKILL
-
-  command = again()
-  command.until(command.saving)
-  command.end(signal.SIGKILL)
 
   command = again()
   command.until(lambda: command.rows() >= 6)
@@ -119,37 +111,13 @@ def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home,
   assert results(home / "stopped") == results(home / "never-stopped")
 
 
-def losses(path):
-  (file,) = path.glob("*/*/*/seed=0/metrics.jsonl")
-  return [json.loads(line)["train/loss"] for line in file.read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
-  assert re.search(r"^training .* on 1 cpu$", here(home, "one", *WIDE), re.M)
-
-  tell = (
-    "from posexp.training.devices import mesh_for\n"
-    "print([mesh_for(size).size for size in (32, 20, 12, 7)], flush=True)"
-  )
-  eight = Command(home, "eight", *WIDE, devices=8, before=tell)
-  eight.until(lambda: eight.rows() >= 4)
-  status, out, _ = eight.end(signal.SIGTERM)
-  assert status == 143
-  assert out.startswith("[8, 5, 6, 7]\n")
-  assert re.search(r"^training .* on 8 cpu$", out, re.M)
-  stopped = int(re.search(r"stopped at step (\d+) of 140", out)[1])
-
-  assert f"going on from step {stopped}\n" in here(home, "eight", *WIDE)
-  assert losses(home / "eight") == pytest.approx(losses(home / "one"), abs=1e-5)
-
-
 def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   busy = "import time, concurrent.futures as futures\n"
   busy += "futures.ThreadPoolExecutor().submit(time.sleep, 400)"
   command = Command(home, "mistaken", *RUN, "train.average=99", before=busy)
   status, _, err = command.end()
-  assert (status, err.count("\n")) == (2, 1)
-  assert err.startswith(
+  said = [line for line in err.splitlines() if not line.endswith(" ...")]  # of a busy machine
+  assert (status, len(said)) == (2, 1)
+  assert said[0].startswith(
     "posexp: error: train.average=99: of 140 steps the run is evaluated 7 times"
   )

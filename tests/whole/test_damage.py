@@ -23,7 +23,7 @@ import kinds
 import order
 import pytest
 from fuzz import contents, typed
-from seed import SEED
+from seed import some
 
 from posexp.runs.identity import SEAL, SEALED
 
@@ -34,7 +34,6 @@ MAKERS = {
   "text": kinds.text,
   "trees": kinds.sentences,
 }
-DRAWN = random.Random(SEED)
 # To make the runs of a kind takes far longer than any of their tests.
 KINDS = tuple(MAKERS) if "POSEXP_FUZZ" in os.environ else ("classes",)
 OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in MAKERS if kind != "classes"]
@@ -284,21 +283,9 @@ def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state
     assert "tokenizer.json: this is not the tokenizer that the run was trained with" in found.err
 
 
-AMOUNTS = {
-  "RLIMIT_FSIZE": DRAWN.sample((0, 1, 2, 4, 8), 1),
-  "RLIMIT_NOFILE": DRAWN.sample((0, 1, 2, 4, 8), 1),
-}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
-@pytest.mark.parametrize(
-  ("limit", "amount"),
-  [
-    pytest.param(limit, amount, marks=() if amount in drawn else pytest.mark.slow)
-    for limit, drawn in AMOUNTS.items()
-    for amount in (0, 1, 2, 4, 8)
-  ],
-)
+@pytest.mark.parametrize("amount", some((0, 1, 2, 4, 8), 1))
+@pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_NOFILE"])
 def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
   """Limits of the system, as a full disk, of so many KiB a file or so many more open files."""
   case = Case("classes", "unfinished")

@@ -76,6 +76,7 @@ def test_a_page_is_drawn_again_from_its_records(folder):
   assert "TODO" not in page.text
 
 
+@pytest.mark.slow
 def test_the_overview_is_that_of_all_pages():
   here = findings_claims.HERE
   for name in findings.FRONT:
@@ -83,6 +84,13 @@ def test_the_overview_is_that_of_all_pages():
     assert findings.front(text, PAGES) == text
   found = {folder: findings.judged(folder)[0] for folder in PAGES}
   assert findings.listed(found) == (here / findings.ALL).read_text(encoding="utf-8")
+
+
+def test_the_overview_has_every_page_that_has_claims():
+  here = findings_claims.HERE
+  claimed = {folder.name for folder in PAGES if (folder / findings_claims.CLAIMS).exists()}
+  with (here / findings.ALL).open(encoding="utf-8") as file:
+    assert {row["page"] for row in csv.DictReader(file)} == claimed
   files = list(here.glob("*/*.parquet"))
   assert sum(path.stat().st_size for path in files) < 5_000_000
 

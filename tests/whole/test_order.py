@@ -13,8 +13,8 @@ from scipy import stats
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, CHINESE = ((DOCS / name).read_text("utf-8") for name in ("order.md", "zh/order.md"))
 COMMANDS = re.findall(r"^python -m .+$", PAGE, re.MULTILINE)
-TINY = ["model.d_model=16", "model.d_ff=16", "model.num_layers=1", "tracker=none"]
-TINY += ["train.steps=12", "train.warmup=1", "train.evaluate_every=6", "seeds=2"]
+TINY = [*order.MODEL, "tracker=none"]  # one program, with model=tiny and without
+TINY += ["train.steps=2", "train.warmup=1", "train.evaluate_every=1", "seeds=1"]
 
 
 def test_its_commands_give_a_table(home, tmp_path, monkeypatch, capsys):

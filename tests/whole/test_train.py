@@ -16,7 +16,7 @@ from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
 
-TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
+TRAIN = ["train.steps=90", "train.evaluate_every=45", "train.learning_rate=2e-2"]
 TRAIN += ["train.warmup=10", "model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2"]
 PATIENT = [*SHORT, "encoding=none", "train.patience=2", "train.steps=40"]
@@ -55,19 +55,6 @@ def sweep(options):
 def name_of(path):
   config = read_run(path).config
   return "rpr.k=0" if config.get("rpr", {}).get("k") == 0 else config["encoding"]
-
-
-@pytest.mark.slow
-def test_more_encodings_learn_which_word_comes_first(options):
-  names = "sinusoidal,transformer_xl,rope,t5,complex"
-  argv = ["-m", f"encoding={names}", "complex.order=true,false", *options, *TRAIN, "runs=more"]
-  assert command(*argv).status == 0
-  found = [
-    (read_run(path).config.get("complex", {}).get("order", True), summary["test/accuracy"])
-    for path, summary in summaries("more").items()
-  ]
-  assert len(found) == 6
-  assert all(accuracy > 0.8 if order else abs(accuracy - 0.5) < 0.1 for order, accuracy in found)
 
 
 @pytest.mark.parametrize("name", WITH_ORDER)
