@@ -62,10 +62,8 @@ class MultiHeadAttention(nnx.Module):
       bias = part in size.biased
       return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
-    self.query = linear(size.d_model, width, "qkv")
-    self.key = linear(size.d_model, kv_width, "qkv")
-    if not cross:
-      self.query, self.key = tied(self.query, self.key, encoding, size)
+    maps = linear(size.d_model, width, "qkv"), linear(size.d_model, kv_width, "qkv")
+    self.query, self.key = maps if cross else tied(*maps, encoding, size)
     self.value = linear(size.d_model, kv_width, "qkv")
     self.out = linear(width, size.d_model, "out")
     self.relation: Relation = (

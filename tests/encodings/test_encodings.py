@@ -12,7 +12,7 @@ from small import rngs
 
 from posexp.encodings import Span
 from posexp.encodings.additive import Sinusoidal
-from posexp.encodings.base import Encoding
+from posexp.encodings.base import Encoding, LayerNorm
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.split import Split, SplitLinear
@@ -160,6 +160,18 @@ def test_modulus_has_a_slope_at_zero():
   assert np.isfinite(slope(q)).all()
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_norm_of_each_part(parts):
+  norm = filled(LayerNorm(F, parts=parts))
+  x = 3 * draw(4, F) + 1
+  expected = np.array(x, np.float64)
+  for part in range(parts):
+    own = expected[:, part::parts]
+    own -= own.mean(-1, keepdims=True)
+    own /= np.sqrt((own**2).mean(-1, keepdims=True) + 1e-6)
+  close(norm(x), expected * float64(norm.scale) + float64(norm.bias))
+
+
 SHAPES = {"none": (VOCAB, F // 2), "word": (1, F // 2), "dimension": (VOCAB, 1)}
 
 
@@ -250,3 +262,33 @@ def test_attention_is_the_scaled_dot_product_of_its_streams(encoding, streams):
     return logits / q.shape[-1] ** 0.5
 
   oracle.check(encoding, formula, causal=False)
+
+
+def maps(stack, tokens, positions):
+  """The attention weights of every layer, and what comes out."""
+  x = stack.read(tokens, positions, None)
+  span = stack.ready(Span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool)))
+  found = []
+  for block in stack.blocks:
+    context = block.context(x)
+    held = block.attention.keys_values(context)
+    found.append(block.attention.relation.weights(block.attention.queries(context), held[0], span))
+    x = block(x, held, span)
+  return np.stack(found), stack.finish(x)
+
+
+@pytest.mark.parametrize("attention", ["content", "position"])
+def test_split_attention_ignores_what_it_does_not_attend_to(attention):
+  size = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2)
+  stack = filled(Stack(VOCAB, Split(attention=attention), size, rngs=rngs()), 0.3)
+  tokens = np.random.default_rng(0).integers(0, VOCAB, (2, 6))
+  others = (tokens + 1) % VOCAB
+  positions = jnp.arange(6)[None]
+  first, out = maps(stack, tokens, positions)
+  words, words_out = maps(stack, others, positions)
+  moved, moved_out = maps(stack, tokens, positions + 9)
+  for layer in range(size.num_layers):
+    assert np.allclose(first[layer], words[layer]) == (attention == "position")
+    assert np.allclose(first[layer], moved[layer]) == (attention == "content")
+  assert np.allclose(out[..., 1::2], words_out[..., 1::2]) == (attention == "position")
+  assert np.allclose(out[..., 0::2], moved_out[..., 0::2]) == (attention == "content")

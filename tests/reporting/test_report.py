@@ -262,6 +262,20 @@ def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
 
 
+def test_nothing_from_a_folder_leaves_its_cell_or_comment(tmp_path, capsys):
+  bad = "$x\n\\input{/etc/passwd}\x1b[2J|<script>"
+  sweep(tmp_path, {"rpr": B})
+  sweep(tmp_path, {"rpr": A}, **{"model.dropout": bad})
+  out = tmp_path / "out"
+  report(tmp_path, "--out", out)
+  tex, page = (out / "paper.tex").read_text(), (out / "report.html").read_text()
+  assert "\\input" not in tex
+  assert "\x1b" not in capsys.readouterr().out + tex + (out / "report.md").read_text()
+  assert page.count("<script") == 3  # of the page itself
+  with (out / "groups.csv").open() as file:
+    assert bad in {row["model.dropout"] for row in csv.DictReader(file)}
+
+
 def test_the_command_needs_neither_jax_nor_wandb_and_ends_with_a_sentence(tmp_path):
   sweep(tmp_path / "runs", {"sinusoidal": B, "rpr": A})
   program = (
