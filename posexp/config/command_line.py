@@ -244,6 +244,8 @@ def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
         raise UserError(f"{gone}, an option that this version does not have")
       if value != defaults[key]:
         found[f"{section}.{key}"] = show(value)
+  if "task.train" in found:  # which would give the task its name
+    found.setdefault("task.name", show(name))
   if (init := run.get("init")) is not None:
     found["init"] = show(init["path"])
   return found | ({"seed": show(run["seed"])} if run["seed"] else {})

@@ -12,7 +12,7 @@ import yaml
 from seed import SEED
 
 from posexp.config import resolve
-from posexp.config.command_line import compose
+from posexp.config.command_line import compose, typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.runs import digest, read_run, read_runs
@@ -35,6 +35,14 @@ def stood_for(found):
   """The words of the command line that a command says it stands for."""
   line = re.search("^posexp: this is python -m posexp.train (.*)$", found.err, re.MULTILINE)
   return shlex.split(line[1])
+
+
+def test_a_task_that_is_called_as_its_kind_is_called_so_again():
+  typed = ["task=translation", "task.train=pairs.csv", "task.name=translation", "encoding=rpr"]
+  config = resolve(compose(typed))
+  assert typed_for(config)["task.name"] == "translation"
+  lines = [f"{key}={value}" for key, value in typed_for(config).items()]
+  assert digest(resolve(compose(lines))) == digest(config)
 
 
 def test_a_run_is_trained_again_beside_itself_to_the_same_numbers(run):
