@@ -15,8 +15,8 @@ from posexp.runs import read_run
 
 WORDS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 500, "validation": 40, "test": 60}
-LEARN = ["train.steps=150", "train.evaluate_every=140", "train.average=2", "train.warmup=20"]
-LEARN += ["train.learning_rate=2e-2", "train.batch_size=256", "train.schedule=cosine"]
+LEARN = ["train.steps=240", "train.evaluate_every=220", "train.average=2", "train.warmup=20"]
+LEARN += ["train.learning_rate=1e-2", "train.batch_size=256", "train.schedule=cosine"]
 LEARN += ["model.dropout=0", "model.d_model=32"]
 
 

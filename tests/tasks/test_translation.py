@@ -88,11 +88,11 @@ def test_nothing_is_compiled_per_batch(learned):
 def test_the_mean_of_the_last_checkpoints_is_what_is_tested(learned):
   path = learned[1]
   summary = read_run(path).summary
-  assert summary["averaged"] == [140, 150]
+  assert summary["averaged"] == [220, 240]
   trained, files = open_trained(path), path / "checkpoints"
   found = trained.snapshot
   with contextlib.closing(Checkpoints(files, read_only=True)) as checkpoints:
-    first, last = (checkpoints.load(step, found.state).params for step in (140, 150))
+    first, last = (checkpoints.load(step, found.state).params for step in (220, 240))
   mean = jax.tree.map(lambda a, b: (np.asarray(a) + b) / 2, first, last)
   for one, other in zip(jax.tree.leaves(mean), jax.tree.leaves(found.state.params), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-6)
