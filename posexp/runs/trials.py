@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posexp.config.schema import flat
-from posexp.runs.identity import BOOKKEEPING, number, spelled
+from posexp.runs.identity import BOOKKEEPING, NEUTRAL, number, spelled
 from posexp.runs.metrics import Score, declared, score
 from posexp.runs.run import Run
 
@@ -97,7 +97,10 @@ def _tuning(trials: Sequence[Run]) -> Tuning:
   kept = [{k: v for k, v in run.config.items() if k not in UNTUNED} for run in trials]
   options = dict(zip([run.path for run in trials], map(flat, kept), strict=True))
   every = dict.fromkeys(key for each in options.values() for key in each)
-  tuned = [k for k in every if len({spelled(each.get(k)) for each in options.values()}) > 1]
+  for key in every:  # what older runs were without has the value by which they are the same runs
+    for each in options.values():
+      each.setdefault(key, NEUTRAL.get(key, (None,))[0])
+  tuned = [k for k in every if len({spelled(each[k]) for each in options.values()}) > 1]
   named = (run.summary for run in trials if "headline" in (run.summary or {}))
   of = next((score(each["headline"][0], declared([each])) for each in named), None)
   seeds: dict[str | None, list[Run]] = {}
@@ -106,7 +109,7 @@ def _tuning(trials: Sequence[Run]) -> Tuning:
   points = []
   for runs in seeds.values():
     mean = _mean(runs, of.key) if of else None
-    values = {key: options[runs[0].path].get(key) for key in tuned}
+    values = {key: options[runs[0].path][key] for key in tuned}
     points.append(Point(values, runs, mean, _mean(runs, "validation/loss")))
   # Numbers by their size, and texts by the alphabet.
   points.sort(key=lambda each: [(number(v) or 0.0, v) for v in map(spelled, each.values.values())])

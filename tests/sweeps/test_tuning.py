@@ -68,6 +68,11 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   alike = dataclasses.replace(found[1], points=alike)
   assert (alike.best, alike.edges) == (alike.points[1], [])
   assert not Path("runs/.sweep").exists()
+  # An option that an older trial lacks, but would have had at its default, was not tuned.
+  one, *rest = sorted(every, key=lambda run: run.trial is None)
+  model = {key: value for key, value in one.config["model"].items() if key != "qk"}
+  one = dataclasses.replace(one, config=one.config | {"model": model})
+  assert {*tunings([one, *rest])[0].points[0].values} == {*found[0].points[0].values}
 
 
 def test_a_stopped_sweep_that_is_typed_again_ends_as_one_that_never_was(trained):
