@@ -120,7 +120,8 @@ def main() -> None:
       freeze(each)
     return
   front, pages, columns = [], [], []
-  for suite, folder in ((Suite.read(FOLDER / "2.yaml"), "2"), (Suite.read(file), "")):
+  first, second = Suite.read(file), Suite.read(FOLDER / "2.yaml")
+  for suite, folder in ((first, ""), (second, "2")):
     rows = of_folder(HERE / "records" / folder, suite)
     columns.append(can_tell(suite, rows))
     if not (tracks := boards(suite, rows)):
@@ -134,7 +135,8 @@ def main() -> None:
   variants = [Suite.read(each) for each in varied]
   others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
   if any(other.rows for other in others):
-    pages.append(document([tables.agreement(tracks[0], others)]))
+    board = Board.of(first, of_folder(HERE / "records", first), "default")
+    pages.append(document([tables.agreement(board, others)]))
   fill("README.md", "".join(front) or NOTHING)
   text = "# All tables of the leaderboard\n\n" + "\n".join(pages)
   storage.write(HERE / "tables.md", text.rstrip() + "\n")

@@ -89,7 +89,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   files.append(File.generated(config, "options.md", content=options()))
   files.remove(files.get_file_from_path("leaderboard/tables.md"))  # in place of it:
   records = ROOT / "docs/leaderboard/records"
-  suites = ((Suite.read(FOLDER / "2.yaml"), records / "2"), (Suite.read(), records))
+  suites = ((Suite.read(), records), (Suite.read(FOLDER / "2.yaml"), records / "2"))
   tracks = [board for suite, rows in suites for board in boards(suite, of_folder(rows, suite))]
   made = leaderboard.page(tracks, back="index.html")
   files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
