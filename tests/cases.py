@@ -52,6 +52,7 @@ VARIANTS = {
     {"weights": "shared"},
     {"weights": "shared", "score": "unconjugated"},
     {"network": "real"},
+    {"frequencies": "sinusoids", "decay": 0.9},
     {"distances": "transformer_xl", "wrap": 3},
     {"distances": "transformer_xl", "wrap": 3, "score": "modulus"},
     {"distances": "transformer_xl", "score": "unconjugated", "weights": "shared"},

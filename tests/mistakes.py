@@ -170,6 +170,8 @@ encoding=tupe tupe.untie_cls=true => tupe.untie_cls has no effect without task.c
 encoding=rpr rpr.k=4 rpr.table=3 => rpr.table must be at least k=4, not 3
 encoding=complex complex.network=real complex.score=modulus => complex.network=real has no complex
 encoding=complex complex.order=false complex.wrap=4 => complex.order=false has no waves, so leave w
+encoding=complex complex.order=false complex.decay=0.9 => complex.order=false has no positions, so 
+encoding=complex complex.frequencies=sinusoids complex.frequency_rate=2 => complex.frequencies=sinu
 encoding=complex complex.order=false complex.frequency_rate=0.1 => complex.order=false has no frequ
 encoding=complex model.d_ff=15 => model: features come in pairs here, so a width of 15 must be even
 encoding=split split.form=added split.norms=joint => split.form=added has one stream, so leave atte

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import Count, Positive
+from posexp.config.checks import Count, Positive, between
 from posexp.encodings.base import FACTORIES, Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
@@ -42,6 +42,9 @@ class Complex(Encoding):
   after which waves restart, as that code does at each segment. So a memory can be read, if its
   length and the segment's are multiples of `wrap`.
 
+  `frequencies=sinusoids` holds ω at 10000^(−2c/D), as sinusoids have it, for all words. `decay`
+  below 1 multiplies the amplitude at a position by decay^pos, so that waves die away.
+
   ω is `frequency_rate` times a parameter. So a step of Adam changes it by this share of the
   learning rate, which matters since a word at position n then turns by n times as much.
 
@@ -66,6 +69,8 @@ class Complex(Encoding):
   distances: Literal["none", "transformer_xl"] = "none"
   wrap: Count | None = None
   frequency_rate: Positive = 1.0
+  frequencies: Literal["learned", "sinusoids"] = "learned"
+  decay: Annotated[float, between(1e-3, 1)] = 1.0
 
   def __post_init__(self):
     super().__post_init__()
@@ -73,6 +78,13 @@ class Complex(Encoding):
       raise ValueError("order=false has no waves, so leave wrap at null")
     if not self.order and self.frequency_rate != 1:
       raise ValueError("order=false has no frequencies, so leave frequency_rate at 1")
+    if not self.order and (self.decay != 1 or self.frequencies != "learned"):
+      raise ValueError("order=false has no positions, so leave decay and frequencies alone")
+    if self.frequencies != "learned" and (self.shared_period != "none" or self.frequency_rate != 1):
+      raise ValueError(
+        "frequencies=sinusoids has the same ω for all words, so leave shared_period and "
+        "frequency_rate alone"
+      )
     if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):
@@ -264,9 +276,11 @@ class ComplexEmbedding(nnx.Module):
     phased = encoding.initial_phase or not encoding.order
     self.amplitude = nnx.Param(amplitude(rngs.params(), shape(encoding.shared_amplitude)))
     self.rate = encoding.frequency_rate  # times `frequency` is ω
+    self.decay, fixed = encoding.decay, encoding.frequencies == "sinusoids"
+    self.fixed = tuple(10000.0 ** -(np.arange(pairs) / pairs)) if fixed else None
     self.frequency = (
       nnx.Param(falling(rngs.encoding(), shape(encoding.shared_period)) / self.rate)
-      if encoding.order
+      if encoding.order and not fixed
       else None
     )
     self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
@@ -286,12 +300,16 @@ class ComplexEmbedding(nnx.Module):
       positions = positions[..., None]
     if self.wrap is not None:
       positions = positions % self.wrap
-    if self.frequency is not None:
-      frequency = self.rate * of(self.frequency)
-      phase = phase + frequency * positions[..., None].astype(jnp.float32)
+    far = positions[..., None].astype(jnp.float32)
+    if self.fixed is not None:
+      phase = phase + np.array(self.fixed, np.float32) * far
+    elif self.frequency is not None:
+      phase = phase + self.rate * of(self.frequency) * far
     if self.phase is not None:
       phase = phase + of(self.phase)
     amplitude = of(self.amplitude) * self.scale
+    if self.decay != 1:
+      amplitude = amplitude * jnp.exp(np.log(self.decay).astype(np.float32) * far)
     shape = (*tokens.shape, self.pairs)
     real, imaginary = (amplitude * part for part in wave(phase))
     waves = interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))

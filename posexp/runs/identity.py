@@ -69,6 +69,8 @@ NEUTRAL = {
   "clock.at": ("input",),
   "complex.distances": ("none",),
   "complex.frequency_rate": (1,),
+  "complex.frequencies": ("learned",),
+  "complex.decay": (1,),
   "complex.wrap": (None,),
   "dape.version": (1,),
   "deberta.share_maps": (False,),

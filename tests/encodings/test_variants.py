@@ -199,6 +199,18 @@ def test_waves_begin_again():
   np.testing.assert_array_equal(plain(tokens, positions)[:, :4], got[:, :4])
 
 
+def test_waves_of_sinusoids_decay_by_the_formula():
+  encoding = Complex(frequencies="sinusoids", decay=0.8, initial_phase=True)
+  embed = encoding.embed(VOCAB, F, scale=2.0, rngs=rngs())
+  tokens, positions = np.array([[3, 1, 3, 0]]), np.array([[0, 5, 70, 2]])
+  radius = np.asarray(embed.amplitude[...], np.float64)[tokens] * 2 * 0.8 ** positions[..., None]
+  angle = positions[..., None] * 10000.0 ** (-np.arange(F // 2) / (F // 2))
+  expected = radius * np.exp(1j * (angle + np.asarray(embed.phase[...], np.float64)[tokens]))
+  got = np.asarray(embed(jnp.asarray(tokens), jnp.asarray(positions)), np.float64)
+  np.testing.assert_allclose(got[..., ::2] + 1j * got[..., 1::2], expected, atol=1e-5)
+  assert embed.frequency is None
+
+
 def test_frequencies_begin_alike_and_move_by_their_share_of_the_rate():
   tokens, positions = np.full((1, 9), 3), jnp.arange(9)[None]
   drawn = draw(1, 9, F)
