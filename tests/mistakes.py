@@ -14,9 +14,9 @@ MISTAKES = [
   (
     "experiment=shaw",
     "experiment=shaw: no such experiment; did you mean shaw_clip_k or shaw_absolute or "
-    "shaw_keys_values? (42 are known: python -m posexp.train --help experiment)\n",
+    "shaw_keys_values? (46 are known: python -m posexp.train --help experiment)\n",
   ),
-  ("model=tin", "model=tin: no such model; did you mean tiny? (15 are known: python -m posexp"),
+  ("model=tin", "model=tin: no such model; did you mean tiny? (19 are known: python -m posexp"),
   ("--help tsk", "--help tsk: no such section; did you mean task? --help alone has an index\n"),
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
@@ -33,7 +33,7 @@ MISTAKES = [
   ("-m hydra/launcher=slurm hydra.launcher=5", "hydra.launcher=5: hydra.launcher is a section, "),
   ("labels=5 labels.x=3", "labels=5: labels is a section, set its options one by one, as in label"),
   (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (31 are known: python -m posexp.train"),
-  (f"experiment={LONG}", f"experiment={BRIEF}: no such experiment (42 are known: python -m posexp"),
+  (f"experiment={LONG}", f"experiment={BRIEF}: no such experiment (46 are known: python -m posexp"),
   (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),
   ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
   ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),

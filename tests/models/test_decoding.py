@@ -1,6 +1,7 @@
 """Decoding against searches written plainly: uncached passes, lists of tokens, and sorting."""
 
 import functools
+import os
 from pathlib import Path
 
 import jax
@@ -271,6 +272,7 @@ assert abs(divided["score"] - alone["score"]).max() < 1e-5
 
 @pytest.mark.slow
 def test_rows_are_divided_among_devices():
-  done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=str(Path(__file__).parents[1]))
+  places = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+  done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=places)
   assert done.communicate() == ("", "")
   assert done.returncode == 0
