@@ -191,6 +191,8 @@ class Remaining(Sweep):
   def _next(self) -> Member | None:
     for most in self._passes:
       for cell in itertools.chain(self.cells, map(self._add, self._more)):
+        if self.is_late:
+          return None
         for each in cell.runs:
           ready = each.state != DONE and each not in self._given
           if ready and (each.of or each.config["seed"] < most) and self._fits(cell, each):
