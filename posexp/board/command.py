@@ -145,7 +145,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     trust.check_properties(row.encoding, row.options, plugins.files())
   for each in calibrations:
     if each.seconds:
-      print(f"calibrate {each.column.name}, {each.encoding}: must end as published runs do")
+      print(f"calibrate {each.column.name}, {each.encoding}, with two runs", flush=True)
     said = trust.calibrate(each, args.out, how_of(args), train)
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:

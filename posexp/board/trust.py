@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax
-import jax
 from scipy import special
 
 from posexp import storage
@@ -77,13 +75,7 @@ class Calibration(NamedTuple):
 
     cells = [each for (name, _), each in self.scores.items() if name == self.column.name]
     values = [[*cell.values.values()] for cell in cells]
-    return [
-      self.column.digest,
-      self.encoding,
-      machine(),
-      [jax.__version__, flax.__version__],
-      values,
-    ]
+    return [self.column.digest, self.encoding, machine(), values]
 
   @property
   def scores(self) -> Mapping[tuple[str, str], Cell]:

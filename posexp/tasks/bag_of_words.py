@@ -16,9 +16,6 @@ RECIPE = "binary words as models read them, or counts of characters, L2, C=1, F1
 ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
 FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
 
-ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
-FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
-
 
 def bag_of_words(splits: dict[str, Rows], characters: bool = False) -> dict[str, dict[str, float]]:
   """Fit a logistic regression on `train`, and return its `accuracy` and `macro_f1` on other splits.
