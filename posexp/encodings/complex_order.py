@@ -16,6 +16,7 @@ from posexp.encodings.base import FACTORIES, Encoding, LayerNorm, Linear, Relati
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.sinusoids import angles, turns
 from posexp.kernels.gradients import scores, wave
 
 Shared = Literal["none", "word", "dimension"]
@@ -302,7 +303,7 @@ class ComplexEmbedding(nnx.Module):
       positions = positions % self.wrap
     far = positions[..., None].astype(jnp.float32)
     if self.fixed is not None:
-      phase = phase + np.array(self.fixed, np.float32) * far
+      phase = phase + angles(positions[..., None], turns(np.array(self.fixed)))
     elif self.frequency is not None:
       phase = phase + self.rate * of(self.frequency) * far
     if self.phase is not None:

@@ -200,10 +200,10 @@ def test_waves_begin_again():
 
 
 def test_waves_of_sinusoids_decay_by_the_formula():
-  encoding = Complex(frequencies="sinusoids", decay=0.8, initial_phase=True)
+  encoding = Complex(frequencies="sinusoids", decay=0.9999, initial_phase=True)
   embed = encoding.embed(VOCAB, F, scale=2.0, rngs=rngs())
-  tokens, positions = np.array([[3, 1, 3, 0]]), np.array([[0, 5, 70, 2]])
-  radius = np.asarray(embed.amplitude[...], np.float64)[tokens] * 2 * 0.8 ** positions[..., None]
+  tokens, positions = np.array([[3, 1, 3, 0]]), np.array([[0, 5, 70, 9000]])
+  radius = np.asarray(embed.amplitude[...], np.float64)[tokens] * 2 * 0.9999 ** positions[..., None]
   angle = positions[..., None] * 10000.0 ** (-np.arange(F // 2) / (F // 2))
   expected = radius * np.exp(1j * (angle + np.asarray(embed.phase[...], np.float64)[tokens]))
   got = np.asarray(embed(jnp.asarray(tokens), jnp.asarray(positions)), np.float64)
