@@ -23,7 +23,8 @@ def score_table(results: Results) -> Table:
   spread = ["learned", "mean", "seeds", "95 % interval"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
   spread += ["unlearned as 0"] * _left_out(results)
-  heads = ["", *spread, f"against {base}", "p", "p (Holm)"]
+  corrected = "p (corrected)" if results.looked_at else "p (Holm)"
+  heads = ["", *spread, f"against {base}", "p", corrected]
   groups = [*results.groups, *filter(None, [results.same])]
   rows = [_score_row(group, results) for group in groups]
   return heads, rows
