@@ -81,12 +81,12 @@ def lines(sides: Sequence[Side], found: Sequence[Judged], margin: float | None) 
     rows.append(cells)
   heads = ["", "seeds", "examples", sides[0].metric, "95 % over seeds", "difference", "p (Holm)"]
   yield tabulated((heads, rows), "plain")
-  for each in found:
+  for pair in found:
     yield ""
-    yield wrapped(sentence(each, margin, digits))
-    for test in each.tests:
+    yield wrapped(sentence(pair, margin, digits))
+    for test in pair.tests:
       yield wrapped(f"over {test.over}: {test.how}", "  ")
-    for note in each.notes:
+    for note in pair.notes:
       yield wrapped(f"note: {note}", "  ")
 
 

@@ -144,12 +144,12 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
   seed = _column(path, columns.seed, SEEDS, keys, "--seed")
   example = _column(path, columns.example, EXAMPLES, keys, "--example")
   found: dict[tuple[str, str], float] = {}
-  filters = {}
+  filters: dict[tuple[str, str], Any] = {}
   for count, (where, row) in enumerate([first, *rows], 1):
     value = _number(row.get(score))
     if value is None or not math.isfinite(value):
       raise UserError(f"{path}, {where}, column {score}: {brief(row.get(score))} is no number")
-    key = tuple("" if name is None else _key(path, where, name, row) for name in (seed, example))
+    key = _key(path, where, seed, row), _key(path, where, example, row)
     if seed is None and example is None:
       key = (str(count), "")  # a score a seed, which nothing names
     if key in found:
@@ -174,7 +174,9 @@ def _column(
   return typed or next((lower[name.lower()] for name in known if name.lower() in lower), None)
 
 
-def _key(path: Path, where: str, name: str, row: Mapping[str, Any]) -> str:
+def _key(path: Path, where: str, name: str | None, row: Mapping[str, Any]) -> str:
+  if name is None:
+    return ""
   if row.get(name) in (None, ""):
     raise UserError(f"{path}, {where}, column {name}: it is empty")
   return str(row[name])

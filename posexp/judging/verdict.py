@@ -86,7 +86,7 @@ def _judged(a: Side, b: Side) -> Judged:
   ]
   tests, over = [], None
   if min(map(len, tables)) > 1:
-    over = contrast(*by_seed)
+    over = contrast(by_seed[0], by_seed[1])
     tests.append(_over_seeds(over, tables))
   if len(shared) > 1:
     tests.append(_over_examples(*tables))

@@ -90,11 +90,11 @@ def difference(
   Its interval holds together with those of all `comparisons` (Bonferroni), and `holm` is p times
   their number.
   """
-  sides = [[each[key] for key in sorted(each)] for each in (a, b)]
-  low, high, p = standing(*sides, LEVEL / comparisons)
-  mean = float(np.mean(sides[0]) - np.mean(sides[1]))
+  own, base = ([each[key] for key in sorted(each)] for each in (a, b))
+  low, high, p = standing(own, base, LEVEL / comparisons)
+  mean = float(np.mean(own) - np.mean(base))
   widest = math.inf if most is None else most
   known = min(-low, high) < math.inf
   ends = (max(low, -widest), min(high, widest)) if known else (None, None)
-  found = Estimate(min(map(len, sides)), mean, None, *ends)
+  found = Estimate(min(len(own), len(base)), mean, None, *ends)
   return Difference(found, None, p, min(1.0, p * comparisons))

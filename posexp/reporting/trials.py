@@ -180,5 +180,5 @@ def _told(results: Results) -> Iterator[str]:
   first = next(iter(figures.figures(results)), None)
   if first is not None:
     with writing("the picture", place):
-      storage.write(place / "told.svg", first._replace(title="told").drawn("svg"))
+      storage.write(place / "told.svg", str(first._replace(title="told").drawn("svg")))
     yield f"picture: {near(place / 'told.svg')}"

@@ -168,8 +168,8 @@ def _identified(
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:
   """Return the overrides that each option takes in turn; None if a single run was typed."""
   names = {o.key_or_group for o in args.overrides}
-  given = {name: shared.get(name) for name in ("seeds", "until", "margin", "budget")}
-  given = build(RunOptions, given, where="")
+  values_of = {name: shared.get(name) for name in ("seeds", "until", "margin", "budget")}
+  given = build(RunOptions, values_of, where="")
   seeds = given.seeds
   if "seed" in names and "seeds" not in names:
     seeds = None  # a seed that is typed wins over the seeds of a file
