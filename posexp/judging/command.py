@@ -15,13 +15,11 @@ several files (Holm). Less is better of losses, perplexities, bits and errors, o
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
-from posexp.config.arguments import Parser, command
+from posexp.config.arguments import Parser, command, keep
 from posexp.errors import UserError, near, writing
 from posexp.judging.files import Columns, Side, side
 from posexp.judging.verdict import Judged, judge, sentence
@@ -42,7 +40,6 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   option("--lower", action="store_true", help="less is better")
   option("--higher", action="store_true", help="more is better, whatever the score is called")
   option("--margin", type=float, help="differences within it count as equal")
-  option("--json", metavar="FILE", type=Path, help="a file to keep all numbers in; - prints them")
   option("--figure", metavar="FILE", type=Path, help="the differences as .svg, .pdf or .png")
   args = parser.parse_args(list(argv))
   if len(args.files) < 2:
@@ -161,15 +158,8 @@ def work(args: argparse.Namespace) -> list[Judged]:
   if args.lower or args.higher:
     sides = [each._replace(lower=args.lower) for each in sides]
   found = judge(sides)
-  text = json.dumps(data(found, args.margin, decimals(sides)), indent=2, ensure_ascii=False) + "\n"
-  if args.json == Path("-"):
-    print(text, end="")
-  else:
-    print("\n".join(lines(sides, found, args.margin)))
-  if args.json and args.json != Path("-"):
-    with writing("--json", args.json):
-      storage.write(args.json, text)
-    print(f"written: {near(args.json)}")
+  keep(comparisons=data(found, args.margin, decimals(sides)))
+  print("\n".join(lines(sides, found, args.margin)))
   if args.figure:
     with writing("--figure", args.figure):
       draw(found, args.margin, args.figure)

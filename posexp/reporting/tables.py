@@ -154,6 +154,20 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
   return sheet(rows)
 
 
+def as_data(results: Results) -> dict[str, Any]:
+  """Return the results of a task as `--json` keeps them."""
+  rows = group_data([results]).to_dict("records")
+  return {
+    "task": results.task,
+    "metric": results.score.key,
+    "baseline": results.baseline and results.baseline.label,
+    "answer": sentences.answer(results),
+    "differences": sentences.differences(results),
+    "method": sentences.method(results),
+    "groups": [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows],
+  }
+
+
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   """Return rows as a table for a CSV file, in which no text is a formula."""
   found = pd.DataFrame(rows)

@@ -124,7 +124,7 @@ def test_samples_of_a_harness_are_read_by_the_first_filter(typed):
   a = [line(i, float(i < 80), kind) for kind in ("strict", "loose") for i in range(100)]
   b = [line(i, float(i < 50), "strict") for i in range(100)]
   said = typed("b.jsonl", "a.jsonl", "--json", "-", a_jsonl="\n".join(a), b_jsonl="\n".join(b))
-  (found,) = json.loads(said)
+  (found,) = json.loads(said)["comparisons"]
   assert found["difference"] == pytest.approx(0.3)
   assert (found["kind"], found["metric"]) == ("told", "exact_match")
 
