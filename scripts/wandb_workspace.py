@@ -3,8 +3,8 @@
 pip install -e '.[workspace]'
 python scripts/wandb_workspace.py runs/mr --project posexp
 
-W&B's own bars and curves are of means over seeds, with their standard deviations. The report has the
-table of posexp.report above them, with intervals and tests, which W&B does not compute.
+W&B's own bars and curves are of means over seeds, with their standard deviations. The report has
+the table of posexp.report above them, with intervals and tests, which W&B does not compute.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from posexp.wandb.run import PROJECT
 
 EXAMPLES = """\
 Both group runs by what differs between them, encoding and rpr.k for example, and hold scores and
-learning curves, as bars and bands over seeds. The workspace has a run of the baseline pinned, and the
-report the table with intervals. Each call saves new ones.
+learning curves, as bars and bands over seeds. The workspace has a run of the baseline pinned, and
+the report the table with intervals. Each call saves new ones.
 """
 
 
