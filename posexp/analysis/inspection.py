@@ -24,6 +24,7 @@ from posexp.analysis import (
   wishes,
 )
 from posexp.analysis.probe import ProbeModel, Profile
+from posexp.config.arguments import keep
 from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, writing
@@ -89,6 +90,7 @@ def inspect(
   drawn = [draw_vectors(title, encoding, vectors, tokens, size.d_model, stack, trained)]
   if model:
     drawn.append(draw_attention(title, model, profiles, trained, length))
+  keep(encoding=name, card={"options": options} | rows)
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
     shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]

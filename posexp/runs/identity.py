@@ -22,7 +22,7 @@ from posexp.errors import UserError
 # Options and sections that do not change a run's results; earlier runs have the section wandb.
 BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
-  "trial", "labels",
+  "trial", "labels", "until", "margin",
 )  # fmt: skip
 SEAL = "run.sha256"
 CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
