@@ -29,6 +29,7 @@ from posexp.encodings.rotation import (
   PairRotation,
   Rotation,
   Shifted,
+  TurnedValues,
   shared_change,
   sum_of_planes,
 )
@@ -63,6 +64,8 @@ class RoPE(Encoding):
 
   With `key_shift`, channels that do not turn are those of the key before, of those that the query
   sees, so that one layer finds what followed a token (modded-nanogpt); the first key has its own.
+  With `values`, values turn as keys do, and their sums turn back by the query's position: channels
+  that turn hold Σ_j α_ij R_(j−i) v_j (DeepSeek-V4; RoVE, arXiv 2606.11275).
   """
 
   alternative = ("base", 100.0)
@@ -89,6 +92,7 @@ class RoPE(Encoding):
   map_chunk: Count | None = None
   map_shift: Count | None = None
   key_shift: bool = False
+  values: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -101,6 +105,11 @@ class RoPE(Encoding):
       raise ValueError("key_shift shifts channels that do not turn; set share below 1")
     if self.key_shift and (self.by_length or self.map != "none"):
       raise ValueError("key_shift goes neither with a map nor with a scaling by the current length")
+    if self.values and (self.by_length or self.map != "none" or self.key_shift):
+      raise ValueError(
+        "values turn by their own positions, which goes neither with a map, nor with a scaling by "
+        "the current length, nor with key_shift; leave values at false"
+      )
     if self.map == "string" and self.map_window > self.map_shift:
       raise ValueError(f"map_window must be at most map_shift={self.map_shift}")
 
@@ -154,7 +163,7 @@ class RoPE(Encoding):
       change = shared_change if self.learned == "model" else self._change(num_heads, len(omega))
     if self.by_length or self.map != "none":
       return PairRotation(self, head_dim, change)
-    kind = Shifted if self.key_shift else Rotation
+    kind = Shifted if self.key_shift else TurnedValues if self.values else Rotation
     return kind(omega, head_dim, self.layout, self.radius, change)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):

@@ -113,6 +113,26 @@ class Rotation(Relation):
     return jnp.moveaxis(wide.reshape(*wide.shape[:-1], -1, 2), -2, 0)
 
 
+class TurnedValues(Rotation):
+  """A rotation that turns values, too, and each query's sum of them back by its own position.
+
+  z_i = R_−i Σ_j α_ij R_j v_j, so that i − j alone matters. `radius` multiplies no value.
+  """
+
+  def combine(self, weights, v, span):
+    found = super().combine(weights, self.moved(v, span.key, 1, span), span)
+    return self.moved(found, span.query, -1, span)
+
+  def fused(self, q, k, v, span):
+    found = super().fused(q, k, self.moved(v, span.key, 1, span), span)
+    return self.moved(found, span.query, -1, span)
+
+  def moved(self, x: Array, positions: Array, sign: int, span: Span) -> Array:
+    """Return all channels of x [B,L,H,D], of which the turning ones are turned or turned back."""
+    sin, cos = self.waves(positions, span)
+    return jnp.concatenate([self.turn(x, (sign * sin, cos)), x[..., self.turning :]], axis=-1)
+
+
 class Shifted(Rotation):
   """A rotation with the still channels of the key before each key, of those that a query sees."""
 

@@ -96,6 +96,7 @@ NEUTRAL = {
   "rope.map_chunk": (None,),
   "rope.map_shift": (None,),
   "rope.key_shift": (False,),
+  "rope.values": (False,),
   "sinusoidal.at": ("input",),
   "task.anywhere": (False,),
   "task.context_targets": (None,),

@@ -14,7 +14,7 @@ from seed import SEED, drawn
 
 import posexp
 from posexp.analysis import properties, wavelengths
-from posexp.encodings import Span
+from posexp.encodings import Span, rotation
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
@@ -33,6 +33,7 @@ PAIRED = [
   {"map": "string", "map_shift": 6, "map_window": 2, "learned": "model", "p": 0.75},
 ]
 EVERY = jnp.ones((1, 1, 9), bool)
+AT = np.array([0, 1, 4, 5, 9, 30, 31])
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if f"spectra/{name}" in GOLDEN])
@@ -137,3 +138,44 @@ def test_still_channels_are_those_of_the_key_before():
   expected = jnp.where(apart.visible[:, None], plain.score(q, moved, apart), 0)
   got = jnp.where(apart.visible[:, None], shifted.score(q, k, apart), 0)
   np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def turned(x, positions, layout, share):
+  """Arrays [B,L,H,8] whose first channels are turned by positions [L], in float64."""
+  planes = int(share * 4)
+  rows = np.arange(2 * planes).reshape((2, planes) if layout == "half" else (planes, 2))
+  one, other = rows if layout == "half" else rows.T
+  angle = np.outer(positions, 1e4 ** (-np.arange(planes) / planes))[:, None]
+  found = np.array(x, np.float64)
+  found[..., one] = x[..., one] * np.cos(angle) - x[..., other] * np.sin(angle)
+  found[..., other] = x[..., other] * np.cos(angle) + x[..., one] * np.sin(angle)
+  return found
+
+
+@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+def test_values_turn_and_their_sums_turn_back(layout, share):
+  own, asked = {"layout": layout, "share": share}, AT[3:]
+  stretched = {"scaling": "linear", "attention_factor": 1.5}  # of queries and keys alone
+  relation = RoPE(values=True, **own, **stretched).relation(2, 8, causal=True, rngs=None)
+  q, k, v = np.random.default_rng(SEED).normal(size=(3, 2, 7, 2, 8))
+  seen = asked[:, None] >= AT
+  span = Span(*(jnp.asarray(each)[None] for each in (asked, AT, seen)))
+  logits = np.asarray(relation.score(*map(jnp.float32, (q[:, 3:], k)), span), np.float64)
+  weights = np.exp(logits) * seen
+  weights /= weights.sum(-1, keepdims=True)
+  expected = turned(np.einsum("bhij,bjhd->bihd", weights, turned(v, AT, **own)), -asked, **own)
+  got = relation.attend(*map(jnp.float32, (q[:, 3:], k, v)), span, lambda weights: weights)
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mistake", ["not back", "from the first of each"])
+def test_a_mistake_in_turned_values_is_found(monkeypatch, mistake):
+  # Without one, both properties hold: tests of all encodings ask for them.
+  def wrong(self, x, positions, sign, span, *, moved=rotation.TurnedValues.moved):
+    if mistake == "not back":
+      return x if sign < 0 else moved(self, x, positions, sign, span)
+    return moved(self, x, positions - positions[:, :1], sign, span)
+
+  monkeypatch.setattr(rotation.TurnedValues, "moved", wrong)
+  found = properties.shift if mistake == "not back" else properties.cached_decoding
+  assert list(found(properties.Case(RoPE(values=True), causal=True)))
