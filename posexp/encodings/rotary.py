@@ -26,6 +26,7 @@ from posexp.encodings.base import Encoding, Span, scaled
 from posexp.encodings.maps import MAPS
 from posexp.encodings.rotation import (
   Change,
+  OneForAll,
   PairRotation,
   Rotation,
   Shifted,
@@ -66,6 +67,10 @@ class RoPE(Encoding):
   sees, so that one layer finds what followed a token (modded-nanogpt); the first key has its own.
   With `values`, values turn as keys do, and their sums turn back by the query's position: channels
   that turn hold Σ_j α_ij R_(j−i) v_j (DeepSeek-V4; RoVE, arXiv 2606.11275).
+
+  With `keys=one`, channels that turn are those of one key for all heads: e_ij = (q_c·k_c +
+  (R_i q_r)·(R_j k_r)) / √d, where k_r has no head (DeepSeek-V2's decoupled key, arXiv 2405.04434,
+  without latents).
   """
 
   alternative = ("base", 100.0)
@@ -93,6 +98,7 @@ class RoPE(Encoding):
   map_shift: Count | None = None
   key_shift: bool = False
   values: bool = False
+  keys: Literal["each", "one"] = "each"
 
   def __post_init__(self):
     super().__post_init__()
@@ -155,6 +161,13 @@ class RoPE(Encoding):
 
   def _given(self, options: Sequence[str]) -> dict[str, Any]:
     return {option: getattr(self, option) for option in options}
+
+  def key_map(self, features, heads, head_dim, *, bias=True, rngs):
+    if self.keys == "each":
+      return super().key_map(features, heads, head_dim, bias=bias, rngs=rngs)
+    common = 2 * len(self.frequencies(head_dim))
+    width = common + heads * (head_dim - common)
+    return OneForAll(self.linear(features, width, bias=bias, rngs=rngs), heads, common)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     omega = self.frequencies(head_dim)

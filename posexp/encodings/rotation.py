@@ -133,6 +133,22 @@ class TurnedValues(Rotation):
     return jnp.concatenate([self.turn(x, (sign * sin, cos)), x[..., self.turning :]], axis=-1)
 
 
+class OneForAll(nnx.Module):
+  """A map of keys whose first channels, `common` of them, are the same in every head.
+
+  It computes these once, and then the others of each head: [..., common + H·(D − common)].
+  """
+
+  def __init__(self, linear: Callable[[Array], Array], heads: int, common: int):
+    self.linear, self.heads, self.common = linear, heads, common
+
+  def __call__(self, x: Array) -> Array:
+    one, own = jnp.split(self.linear(x), [self.common], axis=-1)
+    own = own.reshape(*own.shape[:-1], self.heads, -1)
+    one = jnp.broadcast_to(one[..., None, :], (*own.shape[:-1], self.common))
+    return jnp.concatenate([one, own], axis=-1).reshape(*x.shape[:-1], -1)
+
+
 class Shifted(Rotation):
   """A rotation with the still channels of the key before each key, of those that a query sees."""
 

@@ -19,6 +19,8 @@ from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.sinusoids import angles, scaled_up, turns
+from posexp.models.block import MultiHeadAttention
+from posexp.models.size import Size
 
 GUIDE = Path(__file__).parents[2] / "docs/encodings.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
@@ -179,3 +181,23 @@ def test_a_mistake_in_turned_values_is_found(monkeypatch, mistake):
   monkeypatch.setattr(rotation.TurnedValues, "moved", wrong)
   found = properties.shift if mistake == "not back" else properties.cached_decoding
   assert list(found(properties.Case(RoPE(values=True), causal=True)))
+
+
+@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+def test_one_turning_key_serves_all_heads(layout, share):
+  own, turning = {"layout": layout, "share": share}, int(share * 8)
+  size, encoding = Size(d_model=16, num_heads=2, bias="qkv"), RoPE(keys="one", **own)
+  rngs = Rngs(params=SEED, encoding=1)
+  layer = MultiHeadAttention(encoding, size, causal=True, cross=False, rngs=rngs)
+  x = jnp.float32(np.random.default_rng(SEED).normal(size=(2, 7, 16)))
+  k, kernel = layer.keys_values(x)[0], np.asarray(layer.key.linear.kernel[...], np.float64)
+  assert kernel.shape == (16, turning + 2 * (8 - turning))
+  common, content = np.split(np.asarray(x, np.float64) @ kernel, [turning], axis=-1)
+  asked = np.asarray(layer.queries(x), np.float64)
+  logits = np.einsum("bihd,bjhd->bhij", asked[..., turning:], content.reshape(2, 7, 2, -1))
+  padded = np.pad(common, [(0, 0), (0, 0), (0, 8 - turning)])[:, :, None]
+  one, other = turned(asked, AT, **own), turned(padded, AT, **own)[:, :, 0]
+  logits += np.einsum("bihd,bjd->bhij", one[..., :turning], other[..., :turning])
+  span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.ones((1, 1, 7), bool))
+  got = layer.relation.score(layer.queries(x), k, span)
+  np.testing.assert_allclose(got, logits / 8**0.5, atol=1e-5)
