@@ -59,8 +59,11 @@ class RoPE(Encoding):
   text. Where n can exceed `trained_length`, logits are summed plane by plane, which takes longer.
 
   With `p` below 1, the slowest planes stand still, and p·r/2 of them turn, rounded down (Barbero et
-  al. 2025, p-RoPE). `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for
-  the model (LeRoPE), for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
+  al. 2025, p-RoPE). Of the last n = `clipped` planes, ω_t is multiplied by ½(1 + cos(π u/(n − 1))),
+  u = 0 … n − 1: the first of them is kept, the last stands still (arXiv 2602.05258).
+
+  `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for the model (LeRoPE),
+  for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
   `map` changes the distances that a trained model sees; MAPS has a function for each.
 
   With `key_shift`, channels that do not turn are those of the key before, of those that the query
@@ -98,6 +101,7 @@ class RoPE(Encoding):
   map_shift: Count | None = None
   key_shift: bool = False
   values: bool = False
+  clipped: Annotated[int, at_least(0)] = 0
   keys: Literal["each", "one"] = "each"
 
   def __post_init__(self):
@@ -205,6 +209,9 @@ class RoPE(Encoding):
     )
     moving = np.arange(turning // 2) < int(self.p * turning) // 2
     omega = np.broadcast_to(np.where(moving, omega, 0.0), (len(n), turning // 2))
+    if count := min(self.clipped, turning // 2):
+      falling = 0.5 + 0.5 * np.cos(np.linspace(0, np.pi, count))
+      omega = omega * np.pad(falling, (turning // 2 - count, 0), constant_values=1.0)
     return omega[0] if lengths is None else omega
 
 

@@ -96,6 +96,7 @@ NEUTRAL = {
   "rope.map_chunk": (None,),
   "rope.map_shift": (None,),
   "rope.key_shift": (False,),
+  "rope.clipped": (0,),
   "rope.keys": ("each",),
   "rope.values": (False,),
   "sinusoidal.at": ("input",),

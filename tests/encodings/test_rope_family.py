@@ -46,6 +46,18 @@ def test_frequencies_are_those_of_the_references(name):
   np.testing.assert_allclose(encoding.radius, GOLDEN[f"radius/{name}"], rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+  ("clipped", "kept"), [(0, [1] * 4), (1, [1] * 4), (2, [1, 1, 1, 0]), (9, [1, 0.75, 0.25, 0])]
+)
+@pytest.mark.parametrize("options", [{}, DYNAMIC], ids=["plain", "dynamic"])
+def test_slow_planes_are_clipped_softly(clipped, kept, options):
+  plain, ours = (RoPE(**options, clipped=each) for each in (0, clipped))
+  n = np.array([5, 20])
+  got, expected = (each.frequencies(8, n) for each in (ours, plain))
+  np.testing.assert_allclose(got, expected * kept, rtol=1e-15)
+  assert clipped < 2 or not got[:, -1].any()
+
+
 @pytest.mark.parametrize("name", ["yarn", "llama3", "proportional_75"])
 def test_logits_are_those_of_the_references(name):
   relation = RoPE(**OPTIONS[name], layout="half").relation(2, 16, causal=True, rngs=None)
