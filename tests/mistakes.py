@@ -182,6 +182,8 @@ encoding=split TEXT model.tie_embeddings=true => model.tie_embeddings needs a ve
 encoding=split TEXT split.form=position_only model.logits_scale=2 => model.logits_scale=2 needs
 encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is a cpu alone
 encoding=rpr model.attention=fused => model.attention=fused needs an encoding that its kernels know
+encoding=rope model.triangles=true TEXT => model.triangles=true is for encoders alone
+encoding=rope rope.layout=half model.triangles=true => model.triangles=true would cut planes of
 encoding=rpr model.window=3 TEXT => model.window=3 is for encoders alone
 encoding=rpr model=cnn => rpr acts in attention, which model=cnn does not have; choose an encoding
 encoding=by_layer by_layer.pattern=[rpo] => by_layer.pattern has a part 'rpo': encoding=rpo: no suc

@@ -19,6 +19,7 @@ from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
+from posexp.models.triangles import Triangles
 
 Norm = Callable[[Array], Array]
 
@@ -98,6 +99,8 @@ class MultiHeadAttention(nnx.Module):
     if size.logits_cap is not None and not cross:
       check_capped(self.relation, size.logits_cap)
       self.relation.cap = size.logits_cap
+    if size.triangles:
+      self.relation = Triangles(self.relation, head_dim)
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.

@@ -56,6 +56,7 @@ NEUTRAL = {
   "model.tie_embeddings": (False,),
   "model.window": (None,),
   "model.window_ends": ("strict",),
+  "model.triangles": (False,),
   "model.memory": (0,),
   "model.same_length": (False,),
   "model.logits_by": ("none",),
