@@ -128,7 +128,8 @@ def test_the_page_of_encodings_says_where_implementations_differ():
 def test_wavelengths_are_shown_by_length_and_layer():
   found = {}
   for options in ({"scaling": "linear", "factor": 2.0, "p": 0.75}, DYNAMIC, {"learned": "layer"}):
-    stack = properties.stack(properties.Case(RoPE(**options)))
+    cut = (("triangles", "p" in options),)
+    stack = properties.stack(properties.Case(RoPE(**options), options=cut))
     found |= (spectra := wavelengths.spectra(stack))
     assert wavelengths.draw("rope", 1e4, spectra, 64).axes
   assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
