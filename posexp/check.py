@@ -31,7 +31,7 @@ import posexp
 from posexp import config as configuration
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import Parser, command
+from posexp.config.arguments import Parser, command, keep
 from posexp.config.checks import as_typed
 from posexp.config.command_line import config_of_one
 from posexp.config.plugins import CONFIGS
@@ -102,6 +102,8 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
 
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0
+  found: list[dict[str, Any]] = []
+  keep(encoding=name, options=config.get(name), properties=found)
   given = configuration.show_options(config.get(name))
   encoding = make_encoding(config)
   positions = configuration.build(Positions, config.get("positions"), "positions")
@@ -114,6 +116,7 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
     with plugins.explained(config):
       for outcome in examine(encoding, reach or REACH):
         failed += outcome.status == "fails"
+        found.append(outcome._asdict())
         start = f"{outcome.name:<19} {outcome.status:<13} "
         print(wrapped(outcome.detail, start), flush=True)
         doing("measuring the next property")

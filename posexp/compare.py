@@ -15,14 +15,11 @@ pays. Only what the runs have written is read: neither a model nor the data are 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
-from posexp.config.arguments import Parser, command
-from posexp.errors import near, writing
+from posexp.config.arguments import Parser, command, keep
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -33,7 +30,6 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("b", metavar="RUN_B", type=Path, help="likewise")
   parser.add_argument("--split", default="test", help="default: test")
   parser.add_argument("--examples", type=int, default=5, help="how many to show; default: 5")
-  parser.add_argument("--json", metavar="FILE", type=Path, help="a file to keep all numbers in")
   args = parser.parse_args(list(argv))
   parser.check_least(args, examples=0)
   return args
@@ -52,12 +48,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
   result = comparison.compare(args.a, args.b, args.split, args.examples)
   result["verdict"] = comparison.verdict(result)
-  if args.json:
-    with writing("--json", args.json):
-      storage.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+  keep(**result)
   print("\n".join(comparison.report(result)))
-  if args.json:
-    print(f"written: {near(args.json)}")
   return result
 
 

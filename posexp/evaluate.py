@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexp.config.arguments import Parser, command, names, numbers, say
+from posexp.config.arguments import Parser, command, keep, names, numbers, say
 from posexp.errors import UserError, counted, near, writing
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         write_records(args.records, measured)
   if args.records:
     print(f"\nwritten: {near(args.records)}, {counted(len(measured), 'row')}")
+  keep(runs=results)
   return results
 
 

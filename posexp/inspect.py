@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import Parser, command, load_plugins
+from posexp.config.arguments import Parser, command, keep, load_plugins
 from posexp.config.command_line import config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
@@ -113,6 +113,7 @@ def _shown(look: Callable[[], tuple[list[str], list[Path]]], out: Path) -> list[
   """Print the lines that are found and the files, and say which showed something else."""
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   lines, files = look()
+  keep(lines=lines, files=files)
   print(*lines, "", *map(near, files), sep="\n")
   if replaced := [
     path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from posexp.config.arguments import Parser, command, ranges
+from posexp.config.arguments import Parser, command, keep, ranges
 from posexp.errors import UserError
 from posexp.reporting.text import wrapped
 from posexp.runs.lengths import REACHED, reach
@@ -81,6 +81,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
     "learned": within >= LEARNED,
     "reach": reach({row["length"]: row["exact"]["mean"] for row in rows}),
   }
+  keep(**result)
   options = "".join(f", {option}" for option in args.options)
   print(wrapped(f"{result['encoding']}, step {result['step']:,}{options}"))
   print(table(result, task.longest))

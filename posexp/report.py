@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp import storage
-from posexp.config.arguments import Parser, command, names
+from posexp.config.arguments import Parser, command, keep, names
 from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
@@ -139,6 +139,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
   notes += [*labels.rename(tasks, labels.read(args.labels)), *unmeasured(runs)]
   sections = [*begun, *trials.sections(tuned, tasks)]
+  keep(tasks=[tables.as_data(each) for each in tasks], notes=notes)
   said = text.document(sections) + tables.document(tasks, notes)
   print(said)
   if (tasks or any(section.figures for section in sections)) and not args.no_files:

@@ -25,7 +25,7 @@ def main() -> None:
   from posexp.sweeps.launch import launch
 
   try:
-    status = launch(train, means)
+    status = launch(train, means, look)
   except Exception:
     traceback.print_exc()
     status = 1
@@ -90,6 +90,13 @@ def means(folders: Sequence[Path]) -> Iterator[str]:
   from posexp.reporting.trials import of_sweep  # slow to import, and a sweep may be refused before
 
   return of_sweep(folders)
+
+
+def look(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
+  """Return what is known of each group of a sweep: see `posexp.sweeps.until`."""
+  from posexp.reporting.trials import verdicts
+
+  return verdicts(folders, margin)
 
 
 if __name__ == "__main__":

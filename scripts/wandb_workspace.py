@@ -1,9 +1,10 @@
-"""Saved workspaces for the runs that W&B has, one for each task.
+"""A workspace and a report of W&B for each task of some runs.
 
 pip install -e '.[workspace]'
 python scripts/wandb_workspace.py runs/mr --project posexp
 
-W&B's own bars and curves are of means over seeds, with their standard deviations.
+W&B's own bars and curves are of means over seeds, with their standard deviations. The report has
+the table of posexp.report above them, with intervals and tests, which W&B does not compute.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from typing import Any
 
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
+from posexp.reporting import sentences, tables
 from posexp.reporting.charts import charts
 from posexp.reporting.results import Results, results
+from posexp.reporting.text import markdown, tabulated
 from posexp.runs import read_runs
 from posexp.wandb import server as wandb_server
 from posexp.wandb.run import PROJECT
 
 EXAMPLES = """\
-It groups runs by what differs between them, encoding and rpr.k for example, and holds scores and
-learning curves, as bars and bands over seeds. Each call saves a new workspace.
+Both group runs by what differs between them, encoding and rpr.k for example, and hold scores and
+learning curves, as bars and bands over seeds. The workspace has a run of the baseline pinned, and
+the report the table with intervals. Each call saves new ones.
 """
 
 
@@ -48,6 +52,7 @@ def main(argv: Sequence[str]) -> None:
     entity = args.entity or wandb.Api().default_entity
     for each in tasks:
       print(f"{each.task}: {workspace(workspaces, each, entity, args.project).save().url}")
+      print(f"{each.task}, report: {report(each, entity, args.project).save().url}")
   except Exception as error:  # W&B's have no class in common
     raise UserError(f"W&B cannot be had: {wandb_server.reason(error)}") from error
 
@@ -64,9 +69,38 @@ def workspace(workspaces: Any, task: Results, entity: str, project: str) -> Any:
       workspaces.Section(name=name, panels=panels, is_open=True) for name, panels in sections(task)
     ],
     runset_settings=workspaces.RunsetSettings(
-      filters=And(Config("task.name") == task.task), groupby=[Config(key) for key in task.by]
+      filters=And(Config("task.name") == task.task),
+      groupby=[Config(key) for key in task.by],
+      baseline_run=baseline(task),
     ),
   )
+
+
+def baseline(task: Results) -> str | None:
+  """Return W&B's id of the baseline's first seed; None if W&B does not have it."""
+  runs = task.baseline.counted.values() if task.baseline else ()
+  files = [run.path / "wandb" / "id" for run in sorted(runs, key=lambda run: run.seed)]
+  return next((file.read_text().strip() for file in files if file.exists()), None)
+
+
+def report(task: Results, entity: str, project: str) -> Any:
+  """Return the report of a task, not yet saved: the table with intervals, its sentences, panels."""
+  from wandb_workspaces import expr
+  from wandb_workspaces.reports import v2
+
+  said = [sentences.answer(task), *sentences.differences(task), sentences.method(task)]
+  table = tabulated(tables.score_table(task), "pipe")
+  text = "\n\n".join([table, *map(markdown, [*said, *sentences.notes(task)])])
+  runs = v2.Runset(
+    entity=entity,
+    project=project,
+    filters=[expr.Config("task.name") == task.task],
+    groupby=[f"config.{key}" for key in task.by],
+  )
+  panels = [panel for _, each in sections(task) for panel in each]
+  blocks = [v2.MarkdownBlock(text), v2.PanelGrid(runsets=[runs], panels=panels)]
+  title = f"posexp: {task.title}"[:128]
+  return v2.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid")
 
 
 def sections(task: Results) -> Iterator[tuple[str, list[Any]]]:

@@ -69,6 +69,8 @@ VARIANTS = {
   "rope": [
     {"share": 0.5, "layout": "half"},
     {"share": 0.5, "key_shift": True},
+    {"share": 0.5, "keys": "one"},
+    {"share": 0.5, "layout": "half", "values": True, "learned": "head"},
     {"scaling": "linear", "factor": 4.0},
     {"scaling": "ntk", "factor": 4.0, "base": 500.0},
     {"scaling": "dynamic", "factor": 4.0, "trained_length": 3, "learned": "head"},

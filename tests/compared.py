@@ -6,6 +6,7 @@ import json
 import yaml
 
 from posexp import compare
+from posexp.config.arguments import kept
 
 REFERENCES = [
   " ".join(words)
@@ -65,4 +66,6 @@ def answers(wrong, count=40, text="film"):
 
 
 def typed(*argv):
-  return compare.compare(compare.arguments(list(map(str, argv))))
+  found = []
+  kept(list(map(str, argv)), lambda words: found.append(compare.compare(compare.arguments(words))))
+  return found[0]

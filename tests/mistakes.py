@@ -146,6 +146,8 @@ encoding=rope rope.scaling=yarn => rope.trained_length must be given with scalin
 encoding=rope rope.beta_fast=2 => rope.beta_fast is for scaling=by_parts or scaling=yarn or scaling
 encoding=rope rope.scaling=llama3 rope.factor=4 rope.trained_length=8 rope.beta_slow=8 \
  => rope.beta_fast=4 must be above rope.beta_slow=8
+encoding=rope rope.values=true rope.key_shift=true rope.share=0.5 \
+ => rope.values turn by their own positions, which goes neither with a map, nor with a scaling by
 encoding=rope rope.map=rerope rope.map_window=4 rope.map_group=2 \
  => rope.map_group is for map=self_extend; leave it at null
 encoding=rope rope.map=dual_chunk rope.trained_length=8 rope.map_chunk=8 \
@@ -180,6 +182,8 @@ encoding=split TEXT model.tie_embeddings=true => model.tie_embeddings needs a ve
 encoding=split TEXT split.form=position_only model.logits_scale=2 => model.logits_scale=2 needs
 encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is a cpu alone
 encoding=rpr model.attention=fused => model.attention=fused needs an encoding that its kernels know
+encoding=rope model.triangles=true TEXT => model.triangles=true is for encoders alone
+encoding=rope rope.layout=half model.triangles=true => model.triangles=true would cut planes of
 encoding=rpr model.window=3 TEXT => model.window=3 is for encoders alone
 encoding=rpr model=cnn => rpr acts in attention, which model=cnn does not have; choose an encoding
 encoding=by_layer by_layer.pattern=[rpo] => by_layer.pattern has a part 'rpo': encoding=rpo: no suc

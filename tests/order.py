@@ -116,7 +116,7 @@ class Typed(NamedTuple):
 def command(*argv: str, job: Callable[[dict[str, Any]], Any] | None = None) -> Typed:
   """Types a command line, which trains, or does another job with each config."""
   from posexp.sweeps.launch import launch
-  from posexp.train import means, train
+  from posexp.train import look, means, train
 
   logs = [logging.getLogger(name) for name in (None, "posexp", "jax")]
   before = [(log.handlers[:], log.level) for log in logs]
@@ -129,7 +129,7 @@ def command(*argv: str, job: Callable[[dict[str, Any]], Any] | None = None) -> T
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
     ):
-      status = launch(job or train, means)
+      status = launch(job or train, means, look)
   finally:
     for log, (handlers, level) in zip(logs, before, strict=True):
       log.handlers[:] = handlers

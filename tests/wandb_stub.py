@@ -199,6 +199,22 @@ class Stub:
     view = {"id": f"view-{len(self.views)}", "name": variables["name"]}
     return {"upsertView": {"view": view, "inserted": True}}
 
+  def _upsertView(self, variables: dict[str, Any]) -> dict[str, Any]:
+    """Of a report."""
+    answer = self._UpsertView2(variables)["upsertView"]["view"]
+    project = {"id": "p", "name": variables["projectName"], "entityName": variables["entityName"]}
+    names = ("type", "description", "displayName", "spec")
+    answer |= {name: variables[name] for name in names} | {"project": project}
+    return {"upsertView": {"view": answer, "inserted": True}}
+
+  def _ProjectInternalId(self, _: dict[str, Any]) -> dict[str, Any]:
+    return {"project": {"id": "p", "internalId": "1"}}
+
+  def _GetProjects(self, variables: dict[str, Any]) -> dict[str, Any]:
+    node = {"id": "p", "name": "mine", "entityName": variables["entity"], "createdAt": "2026-01-01"}
+    page = {"edges": [{"cursor": "c", "node": node | {"isBenchmark": False, "user": None}}]}
+    return {"models": page | {"pageInfo": {"endCursor": None, "hasNextPage": False}}}
+
   def put(self, path: str, body: bytes) -> None:
     """Takes a file; of those of runs nothing is kept."""
     kind, _, rest = path.strip("/").partition("/")

@@ -24,8 +24,8 @@ from posexp.analysis import (
   wishes,
 )
 from posexp.analysis.probe import ProbeModel, Profile
+from posexp.config.arguments import keep
 from posexp.encodings import Encoding, make_encoding
-from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, writing
 from posexp.models.backbones import make_size, refusal
 from posexp.models.size import Size
@@ -89,6 +89,7 @@ def inspect(
   drawn = [draw_vectors(title, encoding, vectors, tokens, size.d_model, stack, trained)]
   if model:
     drawn.append(draw_attention(title, model, profiles, trained, length))
+  keep(encoding=name, card={"options": options} | rows)
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   if positions or text:
     shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]
@@ -187,9 +188,7 @@ def draw_attention(
   encoding, stack = model
   if turning := wavelengths.spectra(stack):
     layers = zip(encoding.layers(len(stack.blocks)), stack.blocks, strict=True)
-    first = next(
-      layer.encoding for layer, block in layers if isinstance(block.attention.relation, Rotation)
-    )
+    first = next(layer.encoding for layer, block in layers if wavelengths.rotation_of(block))
     trained_length = getattr(first, "trained_length", None)
     yield "wavelengths", wavelengths.draw(name, first.base, turning, trained_length)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):

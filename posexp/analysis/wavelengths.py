@@ -12,10 +12,19 @@ from matplotlib.figure import Figure
 
 from posexp.encodings.rotation import Rotation
 from posexp.encodings.sinusoids import frequencies
+from posexp.models.block import Block
 from posexp.models.transformer import Stack
+from posexp.models.triangles import Triangles
 from posexp.plotting import BLUE, COLORS, GRAY, panels
 
 Spectra = Mapping[str, np.ndarray]  # radians per position, [1 or H,M], by what they belong to
+
+
+def rotation_of(block: Block) -> Rotation | None:
+  """Return a block's rotation, also one whose heads are cut; None if nothing turns."""
+  relation = block.attention.relation
+  relation = relation.whole if isinstance(relation, Triangles) else relation
+  return relation if isinstance(relation, Rotation) else None
 
 
 def spectra(stack: Stack) -> dict[str, np.ndarray]:
@@ -25,7 +34,7 @@ def spectra(stack: Stack) -> dict[str, np.ndarray]:
   """
   found: dict[tuple[int, str], np.ndarray] = {}
   for layer, block in enumerate(stack.blocks):
-    if isinstance(relation := block.attention.relation, Rotation):
+    if relation := rotation_of(block):
       for label, omega in relation.spectra(stack.shared_of(layer)).items():
         if not any(np.array_equal(omega, each) for each in found.values()):
           found[layer, label] = omega

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
-from posexp.config.arguments import Parser, command, named_plugins, names
+from posexp.config.arguments import Parser, command, keep, named_plugins, names
 from posexp.config.command_line import explained, parse
 from posexp.errors import Unsuited, UserError, counted, lasting, near
 from posexp.status import doing
@@ -257,6 +257,7 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   boards = standings.boards(suite, found)
   args.out.mkdir(parents=True, exist_ok=True)
   page.write(boards, args.out)
+  keep(suite=suite.name, tracks={each.track: tables.as_data(each) for each in boards})
   if echo:
     print(tables.markdown(boards))
   print(f"written: {near(args.out)}/leaderboard.html and .md, with heat maps and LaTeX")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
@@ -44,6 +45,17 @@ def _mark(board: Board, name: str, column: Column, side: str) -> str:
     return ""
   own, base = (board.cells(column, side)[each].worth.mean() for each in (name, ANCHORS[0]))
   return paper.MARKS["better" if own > base else "worse"]
+
+
+def as_data(board: Board) -> list[dict[str, Any]]:
+  """Return all cells of a track as `--json` keeps them."""
+  return [
+    {"row": row.name, "column": column, "side": side, "score": cell.score.key, "worth": cell.mean}
+    | cell.estimate._asdict()
+    | {"learned": cell.learned, "chosen": row.chosen.get(column), "at_edge": cell.at_edge}
+    for row in board.rows
+    for (column, side), cell in row.cells.items()
+  ]
 
 
 def has_gate(board: Board, column: Column, side: str) -> bool:

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import io
 import itertools
+import json
+import math
 import os
 import re
 import shutil
@@ -15,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import __version__
-from posexp.errors import UserError, refused
+from posexp import __version__, storage
+from posexp.errors import UserError, near, refused, writing
 from posexp.status import doing
 
 MOST = 10_000  # numbers that a range may have
@@ -42,6 +44,7 @@ class Parser(argparse.ArgumentParser):
     )
     if overrides:
       self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=overrides)
+    self.add_argument("--json", metavar="FILE", help="a file for all numbers; - prints them alone")
     version = f"posexp {__version__}"
     self.add_argument("--version", action="version", version=version, help="print the version")
 
@@ -207,10 +210,66 @@ def command(
   def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
       sys.stdout.reconfigure(encoding="utf-8")
-    run(lambda argv: work(arguments(argv)), first)
+    run(lambda argv: kept(argv, lambda words: work(arguments(words))), first)
 
   main.__doc__ = sys.modules[work.__module__].__doc__  # which `python -m posexp` lists
   return main
+
+
+_kept: dict[str, Any] = {}  # what the command that runs has found
+
+
+def keep(**found: Any) -> None:
+  """Add to what `--json` keeps of this command; without it nothing happens."""
+  _kept.update(found)
+
+
+def kept(argv: Sequence[str], work: Callable[[list[str]], Any]) -> None:
+  """Do the work of a command line without `--json FILE`, and write what it `keep`s to that file.
+
+  A command that keeps nothing has its lines there. With `--json -` nothing else is printed.
+
+  Raises:
+    UserError: no file is named, or it cannot be written.
+  """
+  words = [part for word in argv for part in re.split(r"(?<=^--json)=", word)]
+  if "--json" not in words:
+    work(words)
+    return
+  at = words.index("--json")
+  if len(words) == at + 1:
+    raise UserError("--json: name a file, or - for standard output")
+  file, alone = Path(words[at + 1]), words[at + 1] == "-"
+  _kept.clear()
+  said = io.StringIO()
+  try:
+    with contextlib.redirect_stdout(said):
+      work(words[:at] + words[at + 2 :])
+  finally:
+    if not alone:
+      print(said.getvalue(), end="")
+    if found := dict(_kept) or {"lines": said.getvalue().splitlines()}:
+      text = json.dumps(plain(found), indent=2, ensure_ascii=False) + "\n"
+      if alone:
+        print(text, end="")
+      else:
+        with writing("--json", file):
+          storage.write(file, text)
+        print(f"written: {near(file)}")
+
+
+def plain(value: Any) -> Any:
+  """Return a value as JSON has it: numbers that are not finite are null, other kinds are text."""
+  if isinstance(value, Mapping):
+    return {str(key): plain(each) for key, each in value.items()}
+  if isinstance(value, list | tuple | set):
+    return [plain(each) for each in value]
+  if value is None or isinstance(value, bool | int | str):
+    return value
+  try:
+    return number if math.isfinite(number := float(value)) else None
+  except (TypeError, ValueError):
+    return str(value)
 
 
 def run(work: Callable[[list[str]], Any], first: str = "") -> None:

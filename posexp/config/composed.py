@@ -16,7 +16,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from posexp.config import plugins
-from posexp.config.checks import FOLDER, LARGEST, Count, Positive, between, brief
+from posexp.config.checks import FOLDER, LARGEST, Count, Positive, between, brief, only_with
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
@@ -143,6 +143,9 @@ class RunOptions:
   runs: str = "runs"
   rerun: bool = False
   seeds: Count | None = None
+  until: Literal["told"] | None = None
+  margin: Annotated[Positive, only_with("until")] | None = None
+  budget: Annotated[str, only_with("until")] | None = None
   workers: int | str = 1
   distributed: Literal["auto", "off"] = "auto"
   distributed_timeout: Positive = 300.0
@@ -190,10 +193,11 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise unknown_option(str(unknown[0]), value, *options_for(there, [config.get("encoding")]))
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
-  for key in ("seeds", "tune", "workers", "plugins"):  # of a sweep, or read already
+  for key in ("seeds", "budget", "tune", "workers", "plugins"):  # of a sweep, or read already
     config.pop(key, None)
-  if not config["labels"]:
-    del config["labels"]
+  for key in ("labels", "until", "margin"):
+    if not config[key]:
+      del config[key]
   if used := plugins.record(config):
     config["plugins"] = used
   chosen = config.get("encoding")

@@ -297,6 +297,12 @@ class Encoding:
     """Build a linear map, [..., in_features] -> [..., out_features]."""
     return Linear(in_features, out_features, bias=bias, rngs=rngs)
 
+  def key_map(
+    self, features: int, heads: int, head_dim: int, *, bias: bool = True, rngs: Rngs
+  ) -> Callable[[Array], Array]:
+    """Build self-attention's map of keys, [..., features] -> [..., heads·head_dim]."""
+    return self.linear(features, heads * head_dim, bias=bias, rngs=rngs)
+
   def norm(self, features: int, *, epsilon: float = 1e-6, rngs: Rngs) -> Callable[[Array], Array]:
     """Build a normalization, [..., features] -> [..., features]."""
     return LayerNorm(features, epsilon=epsilon)

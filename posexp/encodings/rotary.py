@@ -26,9 +26,11 @@ from posexp.encodings.base import Encoding, Span, scaled
 from posexp.encodings.maps import MAPS
 from posexp.encodings.rotation import (
   Change,
+  OneForAll,
   PairRotation,
   Rotation,
   Shifted,
+  TurnedValues,
   shared_change,
   sum_of_planes,
 )
@@ -57,12 +59,21 @@ class RoPE(Encoding):
   text. Where n can exceed `trained_length`, logits are summed plane by plane, which takes longer.
 
   With `p` below 1, the slowest planes stand still, and p·r/2 of them turn, rounded down (Barbero et
-  al. 2025, p-RoPE). `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for
-  the model (LeRoPE), for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
+  al. 2025, p-RoPE). Of the last n = `clipped` planes, ω_t is multiplied by ½(1 + cos(π u/(n − 1))),
+  u = 0 … n − 1: the first of them is kept, the last stands still (arXiv 2602.05258).
+
+  `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for the model (LeRoPE),
+  for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
   `map` changes the distances that a trained model sees; MAPS has a function for each.
 
   With `key_shift`, channels that do not turn are those of the key before, of those that the query
   sees, so that one layer finds what followed a token (modded-nanogpt); the first key has its own.
+  With `values`, values turn as keys do, and their sums turn back by the query's position: channels
+  that turn hold Σ_j α_ij R_(j−i) v_j (DeepSeek-V4; RoVE, arXiv 2606.11275).
+
+  With `keys=one`, channels that turn are those of one key for all heads: e_ij = (q_c·k_c +
+  (R_i q_r)·(R_j k_r)) / √d, where k_r has no head (DeepSeek-V2's decoupled key, arXiv 2405.04434,
+  without latents).
   """
 
   alternative = ("base", 100.0)
@@ -89,6 +100,9 @@ class RoPE(Encoding):
   map_chunk: Count | None = None
   map_shift: Count | None = None
   key_shift: bool = False
+  values: bool = False
+  clipped: Annotated[int, at_least(0)] = 0
+  keys: Literal["each", "one"] = "each"
 
   def __post_init__(self):
     super().__post_init__()
@@ -101,6 +115,11 @@ class RoPE(Encoding):
       raise ValueError("key_shift shifts channels that do not turn; set share below 1")
     if self.key_shift and (self.by_length or self.map != "none"):
       raise ValueError("key_shift goes neither with a map nor with a scaling by the current length")
+    if self.values and (self.by_length or self.map != "none" or self.key_shift):
+      raise ValueError(
+        "values turn by their own positions, which goes neither with a map, nor with a scaling by "
+        "the current length, nor with key_shift; leave values at false"
+      )
     if self.map == "string" and self.map_window > self.map_shift:
       raise ValueError(f"map_window must be at most map_shift={self.map_shift}")
 
@@ -147,6 +166,13 @@ class RoPE(Encoding):
   def _given(self, options: Sequence[str]) -> dict[str, Any]:
     return {option: getattr(self, option) for option in options}
 
+  def key_map(self, features, heads, head_dim, *, bias=True, rngs):
+    if self.keys == "each":
+      return super().key_map(features, heads, head_dim, bias=bias, rngs=rngs)
+    common = 2 * len(self.frequencies(head_dim))
+    width = common + heads * (head_dim - common)
+    return OneForAll(self.linear(features, width, bias=bias, rngs=rngs), heads, common)
+
   def relation(self, num_heads, head_dim, *, causal, rngs):
     omega = self.frequencies(head_dim)
     change = None
@@ -154,7 +180,7 @@ class RoPE(Encoding):
       change = shared_change if self.learned == "model" else self._change(num_heads, len(omega))
     if self.by_length or self.map != "none":
       return PairRotation(self, head_dim, change)
-    kind = Shifted if self.key_shift else Rotation
+    kind = Shifted if self.key_shift else TurnedValues if self.values else Rotation
     return kind(omega, head_dim, self.layout, self.radius, change)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
@@ -183,6 +209,9 @@ class RoPE(Encoding):
     )
     moving = np.arange(turning // 2) < int(self.p * turning) // 2
     omega = np.broadcast_to(np.where(moving, omega, 0.0), (len(n), turning // 2))
+    if count := min(self.clipped, turning // 2):
+      falling = 0.5 + 0.5 * np.cos(np.linspace(0, np.pi, count))
+      omega = omega * np.pad(falling, (turning // 2 - count, 0), constant_values=1.0)
     return omega[0] if lengths is None else omega
 
 

@@ -113,6 +113,42 @@ class Rotation(Relation):
     return jnp.moveaxis(wide.reshape(*wide.shape[:-1], -1, 2), -2, 0)
 
 
+class TurnedValues(Rotation):
+  """A rotation that turns values, too, and each query's sum of them back by its own position.
+
+  z_i = R_−i Σ_j α_ij R_j v_j, so that i − j alone matters. `radius` multiplies no value.
+  """
+
+  def combine(self, weights, v, span):
+    found = super().combine(weights, self.moved(v, span.key, 1, span), span)
+    return self.moved(found, span.query, -1, span)
+
+  def fused(self, q, k, v, span):
+    found = super().fused(q, k, self.moved(v, span.key, 1, span), span)
+    return self.moved(found, span.query, -1, span)
+
+  def moved(self, x: Array, positions: Array, sign: int, span: Span) -> Array:
+    """Return all channels of x [B,L,H,D], of which the turning ones are turned or turned back."""
+    sin, cos = self.waves(positions, span)
+    return jnp.concatenate([self.turn(x, (sign * sin, cos)), x[..., self.turning :]], axis=-1)
+
+
+class OneForAll(nnx.Module):
+  """A map of keys whose first channels, `common` of them, are the same in every head.
+
+  It computes these once, and then the others of each head: [..., common + H·(D − common)].
+  """
+
+  def __init__(self, linear: Callable[[Array], Array], heads: int, common: int):
+    self.linear, self.heads, self.common = linear, heads, common
+
+  def __call__(self, x: Array) -> Array:
+    one, own = jnp.split(self.linear(x), [self.common], axis=-1)
+    own = own.reshape(*own.shape[:-1], self.heads, -1)
+    one = jnp.broadcast_to(one[..., None, :], (*own.shape[:-1], self.common))
+    return jnp.concatenate([one, own], axis=-1).reshape(*x.shape[:-1], -1)
+
+
 class Shifted(Rotation):
   """A rotation with the still channels of the key before each key, of those that a query sees."""
 

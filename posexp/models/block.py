@@ -19,6 +19,7 @@ from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
+from posexp.models.triangles import Triangles
 
 Norm = Callable[[Array], Array]
 
@@ -62,8 +63,10 @@ class MultiHeadAttention(nnx.Module):
       bias = part in size.biased
       return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
-    maps = linear(size.d_model, width, "qkv"), linear(size.d_model, kv_width, "qkv")
-    self.query, self.key = maps if cross else tied(*maps, encoding, size)
+    key_map = Encoding.key_map if cross else type(encoding).key_map
+    query, biased = linear(size.d_model, width, "qkv"), "qkv" in size.biased
+    key = key_map(encoding, size.d_model, size.kv_heads, head_dim, bias=biased, rngs=rngs.fork())
+    self.query, self.key = (query, key) if cross else tied(query, key, encoding, size)
     self.value = linear(size.d_model, kv_width, "qkv")
     self.out = linear(width, size.d_model, "out")
     self.relation: Relation = (
@@ -94,12 +97,10 @@ class MultiHeadAttention(nnx.Module):
       qk_norm(encoding, size, each, rngs) if size.qk_norm else None for each in widths
     )
     if size.logits_cap is not None and not cross:
-      if type(self.relation).weights is not Relation.weights or not self.relation.uses_hidden:
-        raise ValueError(
-          f"logits_cap={size.logits_cap:g} is for encodings whose weights are the softmax of "
-          "logits; leave it at null"
-        )
+      check_capped(self.relation, size.logits_cap)
       self.relation.cap = size.logits_cap
+    if size.triangles:
+      self.relation = Triangles(self.relation, head_dim)
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
@@ -239,6 +240,15 @@ class Block(nnx.Module):
       return x + drop(self.feed_forward(self.feed_forward_norm(read), rngs), self.dropout, rngs)
     feed_forward = functools.partial(self.feed_forward, rngs=rngs)
     return add(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm)
+
+
+def check_capped(relation: Relation, cap: float) -> None:
+  """Raise ValueError if weights are not the softmax of logits that a cap could bound."""
+  if type(relation).weights is not Relation.weights or not relation.uses_hidden:
+    raise ValueError(
+      f"logits_cap={cap:g} is for encodings whose weights are the softmax of logits; "
+      "leave it at null"
+    )
 
 
 class RMSNorm(nnx.Module):

@@ -20,6 +20,7 @@ from posexp.config.checks import (
   check,
   only_with,
   row_of,
+  show,
 )
 from posexp.encodings import check_layers
 from posexp.encodings.base import Encoding, Layer, whole
@@ -102,6 +103,7 @@ class Size:
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
   window: Count | None = None  # how far an encoder's tokens see
   window_ends: Annotated[Literal["strict", "relaxed"], only_with("window")] = "strict"
+  triangles: bool = False  # half of each head of an encoder looks back, the other half ahead
   memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   logits_by: Rule = "none"  # the factor of each query: see posexp/models/logits.py
@@ -170,6 +172,7 @@ class Size:
       f"words' logits capped at {self.head_cap}": self.head_cap is not None,
       f"{self.qk} queries and keys": self.qk != "free",
       "output gate": self.output_gate,
+      "triangles": self.triangles,
       "tied embeddings": self.tie_embeddings,
     }
     norm = f"{self.norm}-{NORMS[self.norm_kind]}"
@@ -204,8 +207,9 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
       f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
       f"reads both ways; there, take one of {counting}"
     )
-  if size.window is not None and (cross or causal):
-    raise ValueError(f"window={size.window} is for encoders alone")
+  for name, given in (("window", size.window), ("triangles", size.triangles)):
+    if given and (cross or causal):
+      raise ValueError(f"{name}={show(given)} is for encoders alone")
   if size.memory and (cross or not causal):
     raise ValueError(f"memory={size.memory} is for language models")
   if size.window is not None and any(layer.window or layer.chunk for layer in layers):

@@ -190,24 +190,29 @@ def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
   return mixed
 
 
-def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
+def default_baseline(
+  groups: Sequence[Group], score: Score, by_score: bool = True
+) -> tuple[Group, str]:
   """Return the baseline where none was named, and by which rule it was chosen among several.
 
   It is the group of sinusoidal, or else of none. Of several, which differ in other options, it is
-  the best on validation. Where no group is of these, or every group, it is the first in the order
-  of the values that they are grouped by, numbers by size and before names.
+  the best on validation or, if scores may not decide, the first. Where no group is of these, or
+  every group, it is the first. Groups stand in the order of the values that they are grouped by,
+  numbers by size and before names.
   """
-  for encoding in ("sinusoidal", "none"):
-    found = [group for group in groups if {run.encoding for run in group.runs} == {encoding}]
-    if len(found) == 1:
-      return found[0], ""
-    if 0 < len(found) < len(groups):
-      best, title = _best(found, score)
-      return best, f"of {len(found)} groups of {encoding} the best by {title}"
 
   def order(group: Group) -> list[tuple[bool, float, str]]:
     return [(number(value) is None, number(value) or 0.0, value) for value in group.values.values()]
 
+  for encoding in ("sinusoidal", "none"):
+    found = [group for group in groups if {run.encoding for run in group.runs} == {encoding}]
+    if len(found) == 1:
+      return found[0], ""
+    if 0 < len(found) < len(groups) and not by_score:
+      return min(found, key=order), f"of {len(found)} groups of {encoding} the first in their order"
+    if 0 < len(found) < len(groups):
+      best, title = _best(found, score)
+      return best, f"of {len(found)} groups of {encoding} the best by {title}"
   return min(groups, key=order), "the first in the order of its options" if len(groups) > 1 else ""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from posexp.errors import UserError, counted
-from posexp.reporting import grouping
+from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
 from posexp.reporting.paired_predictions import Moves, moved
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
@@ -48,6 +48,7 @@ class Results:
   rule: str = ""  # by which the baseline was chosen among several groups
   chosen: bool = False  # whether a user chose the options of `by`
   same: Group | None = None  # a part of the baseline, against its rest, if a user asked for it
+  margin: float | None = None  # of runs that were looked at: differences within it count as equal
 
   @property
   def title(self) -> str:
@@ -61,6 +62,11 @@ class Results:
   def ranked(self) -> list[Group]:
     """The groups that have a mean."""
     return [group for group in self.groups if group.estimate.n]
+
+  @functools.cached_property
+  def looked_at(self) -> bool:
+    """Whether some seeds were trained because of what others had shown."""
+    return any(run.looked_at for run in self.runs)
 
   @functools.cached_property
   def gated(self) -> bool:
@@ -237,27 +243,42 @@ def _of_task(
     for heading in rows[0] if rows else ():
       if known := [row[heading] for row in rows if row[heading] is not None]:
         group.costs[heading] = float(np.mean(known))
+  if found.looked_at:
+    last = max((run for run in runs if run.looked_at), key=lambda run: run.seed)
+    margin = last.config.get("margin")
+    found.margin = None if margin is None else margin / score.factor
+    for group in groups:  # a t interval of as many seeds as were needed does not hold
+      group.estimate = group.estimate._replace(low=None, high=None)
   if found.ranked:
     found.baseline = next((group for group in found.ranked if group.label == baseline), None)
     if found.baseline is None:
-      found.baseline, found.rule = grouping.default_baseline(found.ranked, score)
+      found.baseline, found.rule = grouping.default_baseline(
+        found.ranked, score, by_score=not found.looked_at
+      )
     base, sizes = found.baseline, {}  # of texts, by which language models can be compared
     for group in found.ranked:
       sizes[group.label] = grouping.text_size(next(iter(group.counted.values())))
     for group in found.ranked:
       if group is not base and sizes[group.label] == sizes[base.label]:
-        group.difference = _difference(group.counted, base.counted, score)
+        comparisons = (len(found.ranked) - 1) * found.looked_at
+        group.difference = _difference(group.counted, base.counted, score, comparisons)
         if found.cut_short([*group.counted.values(), *base.counted.values()]):
           group.difference = Difference(Estimate(*group.difference.estimate[:2]))
-    tested = [group.difference for group in found.tested]
+    tested = [] if found.looked_at else [group.difference for group in found.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p
   return found
 
 
-def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Difference:
-  """Return the difference of two groups of runs by seed."""
+def _difference(
+  a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score, looks: int = 0
+) -> Difference:
+  """Return the difference of two groups of runs by seed; one of `looks` comparisons, if their seeds
+  were looked at one by one.
+  """
   own, base = ({key: run.score(score.key) or 0.0 for key, run in each.items()} for each in (a, b))
+  if looks:
+    return anytime.difference(own, base, score.most, looks)
   return Difference.of(own, base, score.most)
 
 

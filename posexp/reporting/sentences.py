@@ -18,6 +18,7 @@ from posexp.runs.scores import by_part
 VERBS = {  # how a group compares with the baseline
   "better": "beats",
   "worse": "loses to",
+  "equal": "is equal for practical purposes to",
   "not told apart": "cannot be told apart from",
   "not tested": "cannot be tested against",
 }
@@ -100,7 +101,9 @@ def outcome(group: Group, results: Results) -> str:
   if found.holm is None:
     return "not tested"
   if found.holm >= LEVEL:
-    return "not told apart"
+    margin, low, high = results.margin, found.estimate.low, found.estimate.high
+    within = margin is not None and low is not None and -margin <= low and high <= margin
+    return "equal" if within else "not told apart"
   ahead = (found.estimate.mean > 0) == results.score.metric.higher_is_better
   return "better" if ahead else "worse"
 
@@ -117,12 +120,13 @@ def _difference(group: Group, results: Results) -> str:
   unit, test = results.score.unit, found.contrast
   text = f"{group.label} {VERBS[kind]} {results.baseline.label}: "
   text += f"{results.shown(found.estimate, '+')} {unit}"
-  if test is None:
+  if found.p is None:
     return f"{text}, n = {found.estimate.n}."
   corrected = f" ({p_number(found.holm)} corrected)" if len(results.tested) > 1 else ""
   text += f", {p_value(found.p)}{corrected}"
-  pairs, (own, base) = f"{test.n[0]} pairs", test.n
-  text += f", n = {pairs if test.paired else own if own == base else f'{own} and {base}'}"
+  own, base = test.n if test else (len(group.counted), len(results.baseline.counted))
+  pairs = f"{own} pairs" if test and test.paired else ""
+  text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"
   if (wider := results.over_examples(group)) is not None:
     ends = "to".join(f" {results.score.number(each, '+')} " for each in (wider.low, wider.high))
     text += f"; with other test examples, too,{ends.rstrip()}"
@@ -131,10 +135,33 @@ def _difference(group: Group, results: Results) -> str:
   return f"{text}."
 
 
+def order(results: Results) -> str:
+  """Return whether order matters for these data: how the other groups compare with that of no
+  positions, which an encoder reads in no order. "" if no group, or a decoder, is without them.
+  """
+  groups = {each.label: each for each in results.ranked}
+  blind, best = groups.get("none"), results.ranked[0]
+  reads = any(key.startswith("baseline/") for run in results.runs for key in run.summary or ())
+  if blind is None or not reads:
+    return ""
+  base, kinds = results.baseline, {each.label: outcome(each, results) for each in results.ranked}
+  worth = results.score.number(abs(best.estimate.mean - blind.estimate.mean))
+  worth = f"{worth} {results.score.unit} between {best.label} and no positions"
+  told = kinds.get("none") == "worse" if blind is not base else "better" in kinds.values()
+  if told:
+    return f"Order matters for these data: {worth}."
+  equal = kinds.get("none") == "equal" if blind is not base else {*kinds.values()} <= {"equal"}
+  if equal:
+    return "Order does not matter for these data: without positions the score is within the margin."
+  return f"Whether order matters for these data cannot be told: {worth}."
+
+
 def method(results: Results) -> str:
   """Return how the sentences and intervals come about."""
   scale = {None: "", math.inf: " of the logarithm"}.get(results.score.most, " of the logit")
   text = f"Means of {results.score.title} over seeds with 95 % t intervals{scale}."
+  if results.looked_at:
+    text = f"Means of {results.score.title} over seeds."
   if results.gated:
     text += (
       f" Seeds that have not learned do not count: {_asked(results)}. Of few seeds, of which some "
@@ -148,6 +175,8 @@ def method(results: Results) -> str:
       why = "as most runs were cut short" if short else "for want of seeds"
       return f"{text} without a test, {why}."
     tests = len(results.tested)
+    if results.looked_at:
+      return f"{text}: {_looked_at(results)}"
     pairs = sum(group.difference.contrast.paired for group in results.tested)
     which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
     which = which if pairs else ", since pairing by seed would not halve the variance"
@@ -156,6 +185,19 @@ def method(results: Results) -> str:
       f"is found with a power of 80 % at the level 0.05/{tests}."
     )
   return text
+
+
+def _looked_at(results: Results) -> str:
+  """Return how differences come about where each seed was looked at before the next was trained."""
+  margin = results.margin
+  equal = "" if margin is None else (
+    f", or within {results.score.number(margin)} {results.score.unit} (margin)"
+  )  # fmt: skip
+  return (
+    f"seeds were added until each was told apart{equal}. So these are no t tests: intervals and p "
+    "hold however often one looks (ranks of all scores, see docs/until.md), for shifts of any "
+    f"distribution, and for all {counted(len(results.ranked) - 1, 'comparison')} together."
+  )
 
 
 def missing(results: Results, what: str) -> str:

@@ -23,7 +23,8 @@ def score_table(results: Results) -> Table:
   spread = ["learned", "mean", "seeds", "95 % interval"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
   spread += ["unlearned as 0"] * _left_out(results)
-  heads = ["", *spread, f"against {base}", "p", "p (Holm)"]
+  corrected = "p (corrected)" if results.looked_at else "p (Holm)"
+  heads = ["", *spread, f"against {base}", "p", corrected]
   groups = [*results.groups, *filter(None, [results.same])]
   rows = [_score_row(group, results) for group in groups]
   return heads, rows
@@ -151,6 +152,20 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       row |= {"over_examples_low": wider and wider.low, "over_examples_high": wider and wider.high}
       rows.append(row | group.costs)
   return sheet(rows)
+
+
+def as_data(results: Results) -> dict[str, Any]:
+  """Return the results of a task as `--json` keeps them."""
+  rows = group_data([results]).to_dict("records")
+  return {
+    "task": results.task,
+    "metric": results.score.key,
+    "baseline": results.baseline and results.baseline.label,
+    "answer": sentences.answer(results),
+    "differences": sentences.differences(results),
+    "method": sentences.method(results),
+    "groups": [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows],
+  }
 
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from posexp.errors import counted
-from posexp.reporting import grouping, labels, tables
+from posexp import storage
+from posexp.errors import counted, near, writing
+from posexp.reporting import grouping, labels, sentences, tables
 from posexp.reporting.results import Results, results
-from posexp.reporting.text import MISSING, Section, Table, listed, tabulated
+from posexp.reporting.text import MISSING, Section, Table, listed, tabulated, wrapped
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import Score
 from posexp.runs.trials import Tuning, tunings
@@ -131,6 +132,27 @@ def sections(tuned: Sequence[Tuning], results: Sequence[Results]) -> list[Sectio
   return made
 
 
+def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
+  """Return what is known of each group of finished runs, by its folder: how it compares with the
+  baseline, or "" where more seeds are needed. The baseline is open as long as another group is.
+  """
+  runs = read_runs(folders, trials=True)[0]
+  found: dict[Path, str] = {}
+  for task in results(tracks(runs, tunings(runs))):
+    task.margin = None if margin is None else margin / task.score.factor
+    others = [group for group in task.ranked if group is not task.baseline]
+    known = {group.label: sentences.outcome(group, task) for group in others}
+    if not task.cut_short(task.runs):
+      known = {label: "" if "not " in kind else kind for label, kind in known.items()}
+    if task.baseline is not None:
+      known[task.baseline.label] = "" if "" in known.values() else "baseline"
+    for group in task.ranked:
+      for run in group.runs:
+        if found.get(run.path.parent) != "":
+          found[run.path.parent] = known[group.label]
+  return found
+
+
 def of_sweep(folders: Sequence[Path]) -> Iterator[str]:
   """Yield the lines at the end of a sweep: the means of its finished runs, in their folders."""
   runs = read_runs(folders, trials=True)[0]
@@ -142,3 +164,21 @@ def of_sweep(folders: Sequence[Path]) -> Iterator[str]:
   for section in sections(tuned, tasks):
     yield from ("", section.title, *tabulated(section.table, "plain").splitlines(), *section.notes)
   yield from (*notes, *tables.means(tasks))
+  for task in tasks:
+    if task.looked_at and len(task.ranked) > 1:
+      yield from _told(task)
+
+
+def _told(results: Results) -> Iterator[str]:
+  """Yield what a sweep that ends by itself has found out, in sentences and in a picture."""
+  from posexp.reporting import figures  # slow to import
+
+  order = sentences.order(results)
+  said = [sentences.answer(results), *sentences.differences(results)[:1], *[order] * bool(order)]
+  yield from ("", *map(wrapped, said))
+  place = next(iter(results.runs)).path.parents[2]
+  first = next(iter(figures.figures(results)), None)
+  if first is not None:
+    with writing("the picture", place):
+      storage.write(place / "told.svg", str(first._replace(title="told").drawn("svg")))
+    yield f"picture: {near(place / 'told.svg')}"

@@ -22,7 +22,7 @@ from posexp.errors import UserError
 # Options and sections that do not change a run's results; earlier runs have the section wandb.
 BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
-  "trial", "labels",
+  "trial", "labels", "until", "margin",
 )  # fmt: skip
 SEAL = "run.sha256"
 CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
@@ -56,6 +56,7 @@ NEUTRAL = {
   "model.tie_embeddings": (False,),
   "model.window": (None,),
   "model.window_ends": ("strict",),
+  "model.triangles": (False,),
   "model.memory": (0,),
   "model.same_length": (False,),
   "model.logits_by": ("none",),
@@ -96,6 +97,9 @@ NEUTRAL = {
   "rope.map_chunk": (None,),
   "rope.map_shift": (None,),
   "rope.key_shift": (False,),
+  "rope.clipped": (0,),
+  "rope.keys": ("each",),
+  "rope.values": (False,),
   "sinusoidal.at": ("input",),
   "task.anywhere": (False,),
   "task.context_targets": (None,),

@@ -24,9 +24,18 @@ class Plan(NamedTuple):
   begun: float  # when that was, in seconds since 1970
 
 
+def _file(place: Path, name: str) -> Path:
+  return place / PLANS / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+
+
+def is_kept(place: Path, name: str) -> bool:
+  """Return whether the sweep `name` was begun and has runs left."""
+  return _file(place, name).exists()
+
+
 def keep_plan(place: Path, name: str, plan: Plan | None) -> None:
   """Write the plan of the sweep `name` to the folder of its runs, or remove it if it is None."""
-  file = place / PLANS / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+  file = _file(place, name)
   if plan is None:
     storage.remove(file)
     with contextlib.suppress(OSError):  # something else is in it

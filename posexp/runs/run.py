@@ -92,6 +92,12 @@ class Run:
     """The digest of the runs whose options this trial is to improve; None of any other run."""
     return self.config.get("trial")
 
+  @property
+  def looked_at(self) -> bool:
+    """Whether its sweep was to end once enough was known, so that its seeds were looked at before
+    the last was trained: see posexp/sweeps/until.py."""
+    return self.config.get("until") is not None
+
   @functools.cached_property
   def facts(self) -> dict[str, Any]:
     """What trained the run, by name, and the day: {"cores": 8, "jax": "0.10.2", ...}.
@@ -130,9 +136,10 @@ class Run:
   def learned(self, split: str) -> bool | None:
     """Return whether the run passed its task's gate for a split; None if there is no gate.
 
-    Scores beyond the training data are meaningful only for a run that has learned its task.
+    Scores beyond the training data are meaningful only for a run that has learned its task. Where
+    seeds are looked at one by one, all of them count.
     """
-    gate = (self.summary or {}).get("gates", {}).get(split)
+    gate = None if self.looked_at else (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
 
   def restore(self, template: Any) -> Any:

@@ -32,6 +32,7 @@ from posexp.sweeps.sweep import DONE, Member
 from posexp.sweeps.tuning import Space
 
 MOST = 10_000  # runs of a sweep
+MOST_SEEDS = 20  # of a sweep that ends by itself, where none are typed
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
 
 
@@ -167,15 +168,21 @@ def _identified(
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:
   """Return the overrides that each option takes in turn; None if a single run was typed."""
   names = {o.key_or_group for o in args.overrides}
-  seeds = build(RunOptions, {"seeds": shared.get("seeds")}, where="").seeds
+  values_of = {name: shared.get(name) for name in ("seeds", "until", "margin", "budget")}
+  given = build(RunOptions, values_of, where="")
+  seeds = given.seeds
   if "seed" in names and "seeds" not in names:
     seeds = None  # a seed that is typed wins over the seeds of a file
+  elif given.until and not seeds:
+    seeds = MOST_SEEDS
   asked = args.multirun or shared.hydra.runtime.choices["hydra/launcher"] != "basic"
   mode = shared.hydra.mode or (seeds and RunMode.MULTIRUN)
   params = shared.hydra.sweeper.get("params") or {}
   if not asked and mode is not RunMode.MULTIRUN:
     if params and mode is None:
       raise UserError("hydra.sweeper.params has no effect on one run: add -m for a sweep")
+    if given.until:
+      raise UserError("until=told has no effect on one run: add -m, and leave seed out")
     return None
   of_file = read(f"{key}={value}" for key, value in params.items())
   columns = {o.get_key_element(): list(values(o)) for o in [*of_file, *args.overrides]}

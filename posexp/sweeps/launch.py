@@ -25,27 +25,30 @@ from posexp.runs.identity import NEUTRAL, settings
 from posexp.runs.records import recorded
 from posexp.sweeps import handover
 from posexp.sweeps.jobs import members
+from posexp.sweeps.short_list import listed
 from posexp.sweeps.supervise import Means, job, supervise, trainer_for
 from posexp.sweeps.sweep import Sweep, Train
+from posexp.sweeps.until import Look, rounds_of
 from posexp.tracking import chosen
 
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
-def launch(train: Train, means: Means = lambda folders: ()) -> int:
+def launch(train: Train, means: Means = lambda folders: (), look: Look | None = None) -> int:
   """Run `train` on every config that the command line asks for; return the exit status.
 
   `train` gets the plain config of `config.resolve`, and `means` the folders of a sweep's finished
-  runs, of which it yields the lines at the end. A UserError, or what the operating system
-  refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
-  names those that failed, and the status is 1. In a single run an unexpected exception is raised:
-  a bug is not a user's mistake. Where lines of the log could not be printed, on a full disk, say, a
-  last line says so, and the status is 2. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the
-  job) ends everything, with status 130 or 143.
+  runs, of which it yields the lines at the end; `look` says what is known before the end, as
+  posexp/sweeps/until.py asks it. A UserError, or what the operating system refuses, becomes one
+  line on stderr and status 2. In a sweep the other runs go on; a last line names those that failed,
+  and the status is 1. In a single run an unexpected exception is raised: a bug is not a user's
+  mistake. Where lines of the log could not be printed, on a full disk, say, a last line says so,
+  and the status is 2. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
+  with status 130 or 143.
   """
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   try:
-    return status_of(lambda: _launch(train, means))
+    return status_of(lambda: _launch(train, means, look))
   except (KeyboardInterrupt, SystemExit) as end:
     status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
     if status not in (SIGINT, SIGTERM):
@@ -56,14 +59,14 @@ def launch(train: Train, means: Means = lambda folders: ()) -> int:
     signal.signal(signal.SIGTERM, before)
 
 
-def _launch(train: Train, means: Means) -> int:
+def _launch(train: Train, means: Means, look: Look | None) -> int:
   if (asked := job()) is not None:
     launcher, place = asked
     return launcher.work(train, place)
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)
-  args.overrides = _of_source(args.overrides)
+  args.overrides = _of_source(listed(args.overrides))
   if args.shell_completion:
     command_line.complete(args.shell_completion)
     return 0
@@ -94,7 +97,8 @@ def _launch(train: Train, means: Means) -> int:
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg), resolve=True), end="")
   elif found:
-    failed = supervise(Sweep(found), trainer, live, means)
+    sweep = Sweep(found)
+    failed = supervise(sweep, trainer, live, means, rounds_of(cfg, sweep, look))
   elif not searched:
     train(config)
   if lost:

@@ -8,6 +8,7 @@ signal, say, what it trains is saved first, or goes on by itself.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -36,6 +37,7 @@ from posexp.sweeps.sweep import (
   Train,
   attempt,
 )
+from posexp.sweeps.until import Rounds
 from posexp.sweeps.workers import train_in_workers
 from posexp.training.device_shares import devices
 
@@ -75,19 +77,21 @@ def trainer_for(
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
     return lambda members: train_by_launcher(members, train, cfg, fixed), False
   if workers == 1:
-    return lambda members: train_here(members, train), False
+    before = itertools.count()  # so that the first run alone is shown, of all calls together
+    return lambda members: train_here(members, train, before), False
   bound_to = devices(workers, runs)
   return lambda members: train_in_workers(members, train, bound_to, cfg), True
 
 
-def train_here(members: Iterable[Member], train: Train) -> Iterator[Report]:
+def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -> Iterator[Report]:
   """Train the runs one after another in this process, which prints what the first one says.
 
-  What the others say is in their train.log, and warnings are printed, too.
+  `before` counts the runs that it has trained. What the others say is in their train.log, and
+  warnings are printed, too.
   """
-  for number, member in enumerate(members):
+  for member in members:
     yield member, RUNNING, ""
-    with _quiet() if number else contextlib.nullcontext():
+    with _quiet() if next(before) else contextlib.nullcontext():
       found = attempt(train, member)
     yield member, *found
 
@@ -109,16 +113,16 @@ def _quiet() -> Iterator[None]:
       handler.removeFilter(heard)
 
 
-def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
+def carry_out(sweep: Sweep, trainer: Trainer, live: bool, rounds: Rounds | None = None) -> None:
   """Train the runs of a sweep, and say what becomes of each, as `supervise` does."""
   live = live and sys.stdout.isatty() and status.terminal()
   if not live:
     log.info("%s", sweep.heading())
   sweep.keep_plan()
   try:
-    for members in (sweep.to_train, sweep.left, lambda: tuning.ready(sweep), sweep.left):
-      if runs := members():
-        sweep.keep_plan()  # which trials may have completed
+    for runs in _turns(sweep, rounds):
+      if runs:
+        sweep.keep_plan()  # which trials, or a look at the seeds, may have completed
         with contextlib.closing(trainer(runs)) as reports:
           for report in reports:
             if report is not None:
@@ -130,16 +134,32 @@ def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
       print(sweep.table())
 
 
-def supervise(sweep: Sweep, trainer: Trainer, live: bool, means: Means) -> bool:
+def _turns(sweep: Sweep, rounds: Rounds | None) -> Iterator[list[Member]]:
+  """Yield the runs that can be trained next, each time those before have ended."""
+  yield sweep.to_train()
+  yield sweep.left()
+  yield tuning.ready(sweep)
+  yield sweep.left()
+  while rounds and (runs := rounds.next()):
+    yield runs
+    yield sweep.left()
+
+
+def supervise(
+  sweep: Sweep, trainer: Trainer, live: bool, means: Means, rounds: Rounds | None = None
+) -> bool:
   """Train the runs of a sweep that have not finished; say what becomes of them, and their means.
 
   Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
   terminal shows the table of states below what is said. `means` yields the lines at the end, from
   the folders of finished runs. Returns whether a run has failed.
   """
-  for line in tuning.plan(sweep.members):
+  said = [rounds.plan()] if rounds else sweep.added()
+  for line in [*tuning.plan(sweep.members), *said]:
     log.info("%s", line)
-  carry_out(sweep, trainer, live)
+  carry_out(sweep, trainer, live, rounds)
+  if rounds:
+    log.info("%s", rounds.conclusion())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
     for line in means(done):
       log.info("%s", line)

@@ -20,12 +20,12 @@ from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
 from posexp.runs import Elsewhere, is_held, read_run, read_summary, scores
 from posexp.runs.identity import is_whole
-from posexp.runs.plans import Plan, keep_plan
+from posexp.runs.plans import Plan, is_kept, keep_plan
 
 log = logging.getLogger("posexp")
 
-STATES = ("done", "running", "elsewhere", "failed", "waiting")
-DONE, RUNNING, ELSEWHERE, FAILED, WAITING = STATES
+STATES = ("done", "running", "elsewhere", "failed", "waiting", "if needed")
+DONE, RUNNING, ELSEWHERE, FAILED, WAITING, LATER = STATES
 
 KEPT = 8  # groups of a sweep whose compiled programs one process keeps
 
@@ -180,9 +180,28 @@ class Sweep:
     """Return the options of the runs that are in a state."""
     return "; ".join(member.options for member in self.in_state(state))
 
+  def added(self) -> list[str]:
+    """Return a note if seeds are added to groups that are finished: whoever adds them because of
+    what the others have shown has no right to intervals of a fixed number of seeds.
+    """
+    place = Path(self.members[0].config["runs"])
+    counts = {DONE: Counter(), WAITING: Counter()}
+    for each in self.runs:
+      if each.state in counts and not each.of:
+        counts[each.state][each.group] += 1
+    names = [name for name in counts[WAITING] if counts[DONE][name] > 1]
+    if not names or is_kept(place, self.name):  # the sweep was cut off, and goes on
+      return []
+    return [
+      f"note      {names[0]} has {counts[DONE][names[0]]} finished seeds, to which "
+      f"{counts[WAITING][names[0]]} are added: if these are added because of what the others have "
+      "shown, the report's intervals and p do not hold; those of until=told do"
+    ]
+
   def keep_plan(self) -> None:
     """Keep the plan of the sweep for `posexp.report`, until all runs are done."""
-    place, runs = Path(self.members[0].config["runs"]), self.runs
+    place = Path(self.members[0].config["runs"])
+    runs = [member for member in self.runs if member.state != LATER]
     ready = [member.path for member in runs if member.is_ready]
     plan = self.plan._replace(runs=ready, more=len(runs) - len(ready))
     done = all(member.state == DONE for member in runs)
@@ -197,7 +216,7 @@ class Sweep:
         self.say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
       elif member.state == DONE:
         self.say(member, f"{member.options}: finished already, in {near(member.path)}")
-    return [member for member in self.runs if member.state != DONE and member.is_ready]
+    return [each for each in self.runs if each.state not in (DONE, LATER) and each.is_ready]
 
   def left(self) -> list[Member]:
     """Return the unfinished runs that another process was training and has given up."""

@@ -25,7 +25,7 @@ from posexp.config.command_line import TUNE
 from posexp.errors import UserError, counted, lasting, near
 from posexp.runs import Run, read_runs
 from posexp.runs.trials import Point, Tuning, tunings
-from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
+from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, LATER, Member, Sweep
 
 # Options of training that decide how long a run takes.
 SIZES = ("steps", "epochs", "least_epochs", "least_steps", "batch_size")
@@ -179,7 +179,7 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
     each.config, each.path = chosen_run(each.fixed, best)
     if (same := known.setdefault(each.path, each)) is not each:
       each.duplicate_of = same
-    elif each.finished and not each.config["rerun"]:
+    elif each.state != LATER and each.finished and not each.config["rerun"]:
       each.state = DONE
     yield each, best.typed or "the fixed options"
 
@@ -213,6 +213,8 @@ def ready(sweep: Sweep) -> list[Member]:
   """Return the runs whose options trials have chosen by now, and say which options these are."""
   found: list[Member] = []
   for member, options in choose(sweep.members):
+    if member.state == LATER:
+      continue
     text = f"{member.options}: {options}"
     if member.duplicate_of is not None:
       text += f": the same run as job {member.duplicate_of.number}"

@@ -14,11 +14,13 @@ from seed import SEED, drawn
 
 import posexp
 from posexp.analysis import properties, wavelengths
-from posexp.encodings import Span
+from posexp.encodings import Span, rotation
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.sinusoids import angles, scaled_up, turns
+from posexp.models.block import MultiHeadAttention
+from posexp.models.size import Size
 
 GUIDE = Path(__file__).parents[2] / "docs/encodings.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
@@ -33,6 +35,7 @@ PAIRED = [
   {"map": "string", "map_shift": 6, "map_window": 2, "learned": "model", "p": 0.75},
 ]
 EVERY = jnp.ones((1, 1, 9), bool)
+AT = np.array([0, 1, 4, 5, 9, 30, 31])
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if f"spectra/{name}" in GOLDEN])
@@ -41,6 +44,18 @@ def test_frequencies_are_those_of_the_references(name):
   got = encoding.frequencies(16, GOLDEN[f"length/{name}"])[0]
   np.testing.assert_allclose(got, GOLDEN[f"spectra/{name}"], rtol=1e-6)
   np.testing.assert_allclose(encoding.radius, GOLDEN[f"radius/{name}"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("clipped", "kept"), [(0, [1] * 4), (1, [1] * 4), (2, [1, 1, 1, 0]), (9, [1, 0.75, 0.25, 0])]
+)
+@pytest.mark.parametrize("options", [{}, DYNAMIC], ids=["plain", "dynamic"])
+def test_slow_planes_are_clipped_softly(clipped, kept, options):
+  plain, ours = (RoPE(**options, clipped=each) for each in (0, clipped))
+  n = np.array([5, 20])
+  got, expected = (each.frequencies(8, n) for each in (ours, plain))
+  np.testing.assert_allclose(got, expected * kept, rtol=1e-15)
+  assert clipped < 2 or not got[:, -1].any()
 
 
 @pytest.mark.parametrize("name", ["yarn", "llama3", "proportional_75"])
@@ -113,7 +128,8 @@ def test_the_page_of_encodings_says_where_implementations_differ():
 def test_wavelengths_are_shown_by_length_and_layer():
   found = {}
   for options in ({"scaling": "linear", "factor": 2.0, "p": 0.75}, DYNAMIC, {"learned": "layer"}):
-    stack = properties.stack(properties.Case(RoPE(**options)))
+    cut = (("triangles", "p" in options),)
+    stack = properties.stack(properties.Case(RoPE(**options), options=cut))
     found |= (spectra := wavelengths.spectra(stack))
     assert wavelengths.draw("rope", 1e4, spectra, 64).axes
   assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
@@ -137,3 +153,64 @@ def test_still_channels_are_those_of_the_key_before():
   expected = jnp.where(apart.visible[:, None], plain.score(q, moved, apart), 0)
   got = jnp.where(apart.visible[:, None], shifted.score(q, k, apart), 0)
   np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def turned(x, positions, layout, share):
+  """Arrays [B,L,H,8] whose first channels are turned by positions [L], in float64."""
+  planes = int(share * 4)
+  rows = np.arange(2 * planes).reshape((2, planes) if layout == "half" else (planes, 2))
+  one, other = rows if layout == "half" else rows.T
+  angle = np.outer(positions, 1e4 ** (-np.arange(planes) / planes))[:, None]
+  found = np.array(x, np.float64)
+  found[..., one] = x[..., one] * np.cos(angle) - x[..., other] * np.sin(angle)
+  found[..., other] = x[..., other] * np.cos(angle) + x[..., one] * np.sin(angle)
+  return found
+
+
+@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+def test_values_turn_and_their_sums_turn_back(layout, share):
+  own, asked = {"layout": layout, "share": share}, AT[3:]
+  stretched = {"scaling": "linear", "attention_factor": 1.5}  # of queries and keys alone
+  relation = RoPE(values=True, **own, **stretched).relation(2, 8, causal=True, rngs=None)
+  q, k, v = np.random.default_rng(SEED).normal(size=(3, 2, 7, 2, 8))
+  seen = asked[:, None] >= AT
+  span = Span(*(jnp.asarray(each)[None] for each in (asked, AT, seen)))
+  logits = np.asarray(relation.score(*map(jnp.float32, (q[:, 3:], k)), span), np.float64)
+  weights = np.exp(logits) * seen
+  weights /= weights.sum(-1, keepdims=True)
+  expected = turned(np.einsum("bhij,bjhd->bihd", weights, turned(v, AT, **own)), -asked, **own)
+  got = relation.attend(*map(jnp.float32, (q[:, 3:], k, v)), span, lambda weights: weights)
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mistake", ["not back", "from the first of each"])
+def test_a_mistake_in_turned_values_is_found(monkeypatch, mistake):
+  # Without one, both properties hold: tests of all encodings ask for them.
+  def wrong(self, x, positions, sign, span, *, moved=rotation.TurnedValues.moved):
+    if mistake == "not back":
+      return x if sign < 0 else moved(self, x, positions, sign, span)
+    return moved(self, x, positions - positions[:, :1], sign, span)
+
+  monkeypatch.setattr(rotation.TurnedValues, "moved", wrong)
+  found = properties.shift if mistake == "not back" else properties.cached_decoding
+  assert list(found(properties.Case(RoPE(values=True), causal=True)))
+
+
+@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+def test_one_turning_key_serves_all_heads(layout, share):
+  own, turning = {"layout": layout, "share": share}, int(share * 8)
+  size, encoding = Size(d_model=16, num_heads=2, bias="qkv"), RoPE(keys="one", **own)
+  rngs = Rngs(params=SEED, encoding=1)
+  layer = MultiHeadAttention(encoding, size, causal=True, cross=False, rngs=rngs)
+  x = jnp.float32(np.random.default_rng(SEED).normal(size=(2, 7, 16)))
+  k, kernel = layer.keys_values(x)[0], np.asarray(layer.key.linear.kernel[...], np.float64)
+  assert kernel.shape == (16, turning + 2 * (8 - turning))
+  common, content = np.split(np.asarray(x, np.float64) @ kernel, [turning], axis=-1)
+  asked = np.asarray(layer.queries(x), np.float64)
+  logits = np.einsum("bihd,bjhd->bhij", asked[..., turning:], content.reshape(2, 7, 2, -1))
+  padded = np.pad(common, [(0, 0), (0, 0), (0, 8 - turning)])[:, :, None]
+  one, other = turned(asked, AT, **own), turned(padded, AT, **own)[:, :, 0]
+  logits += np.einsum("bihd,bjd->bhij", one[..., :turning], other[..., :turning])
+  span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.ones((1, 1, 7), bool))
+  got = layer.relation.score(layer.queries(x), k, span)
+  np.testing.assert_allclose(got, logits / 8**0.5, atol=1e-5)

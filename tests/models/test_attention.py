@@ -36,6 +36,7 @@ MANY = [
   Complex(),
   Complex(score="modulus"),
   ENCODINGS["split"](attention="content"),
+  ENCODINGS["rope"](layout="half", values=True),
   RPR(k=2),
   RPR(k=3, table=5, share="layers"),
   RPR(k=2, share="none", beyond="zero"),

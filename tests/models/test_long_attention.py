@@ -162,6 +162,7 @@ def test_long_attention_is_its_definition(holds, encoding, causal):
 FUSED = [
   (ENCODINGS["split"](), whole_sequences, False),
   (ENCODINGS["transformer_xl"](a=False, b=False, c=False), memory_before_queries, True),
+  (ENCODINGS["rope"](share=0.5, values=True), memory_before_queries, True),
   *(
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (

@@ -1,0 +1,6 @@
+"""Say whether a gain is real, of results of anybody: `python -m posexp.judge A.csv B.csv`."""
+
+from posexp.judging.command import main
+
+if __name__ == "__main__":
+  main()

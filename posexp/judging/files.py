@@ -1,0 +1,213 @@
+"""Result files of anybody as scores by seed and by example.
+
+CSV and TSV have a header, JSON Lines an object a line, with a score and, if there are such, the
+seed and the example; a text of one number a line has a score for each seed. In samples that
+lm-evaluation-harness has logged, the score is the first of `metrics`, and the example `doc_id`.
+Folders and records are those of posexp's runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from posexp import reading
+from posexp.config.checks import brief
+from posexp.config.schema import nearest
+from posexp.errors import UserError
+
+# Names of columns, the likeliest first; capitals do not count.
+SCORES = (
+  "score", "accuracy", "acc", "exact_match", "correct", "right", "f1", "bleu", "value", "metric",
+  "loss", "val_loss", "validation_loss", "perplexity", "ppl", "bits_per_byte", "bpb", "nll",
+)  # fmt: skip
+SEEDS = ("seed", "run", "trial", "repeat")
+EXAMPLES = ("id", "example", "doc_id", "index", "item", "question_id")
+LOWER = re.compile(r"loss|perplexity|ppl|bits|bpb|nll|error|wer|cer|entropy|seconds|time")
+RIGHT = {"true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0, "yes": 1.0, "no": 0.0}
+PLACES = ".csv, .tsv, .jsonl, .json and .txt, and folders or records of posexp's runs"
+
+
+class Columns(NamedTuple):
+  """The names of columns that were typed; None where they are to be found."""
+
+  score: str | None = None
+  seed: str | None = None
+  example: str | None = None
+
+
+class Side(NamedTuple):
+  """The scores of one system."""
+
+  name: str
+  metric: str
+  lower: bool  # whether less is better
+  scores: dict[tuple[str, str], float]  # by seed and example; "" where a file does not name them
+  named: bool = True  # whether the file names its seeds, so that equal names are equal seeds
+
+  @property
+  def seeds(self) -> list[str]:
+    return list(dict.fromkeys(seed for seed, _ in self.scores))
+
+  @property
+  def examples(self) -> list[str]:
+    return list(dict.fromkeys(example for _, example in self.scores))
+
+
+def side(path: Path, columns: Columns) -> Side:
+  """Read the scores of a file, a folder or records.
+
+  Raises:
+    UserError: there is no such file, it is of another kind, or a line of it is wrong.
+  """
+  if path.is_dir() or path.suffix == ".parquet":
+    return _of_runs(path, columns)
+  text = _text(path)
+  if path.suffix in (".csv", ".tsv"):
+    rows = _separated(path, text, "\t" if path.suffix == ".tsv" else ",")
+  elif path.suffix in (".jsonl", ".ndjson", ".json"):
+    rows = _objects(path, text)
+  elif path.suffix == ".txt":
+    rows = ((f"line {n}", {"score": line}) for n, line in enumerate(text.splitlines(), 1) if line)
+  else:
+    raise UserError(f"{path}: files of results are {PLACES}")
+  return _side(path, rows, columns)
+
+
+def _text(path: Path) -> str:
+  data = reading.read(path)
+  if data is None:
+    raise UserError(f"{path}: there is no such file")
+  try:
+    return data.decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    line = data.count(b"\n", 0, error.start) + 1
+    raise UserError(f"{path}, line {line}: not UTF-8; save it in that encoding") from None
+
+
+def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yield the place of each row and its fields."""
+  table = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+  try:
+    header = [name.strip() for name in next(table, [])]
+    if not header or any(re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", name) for name in header):
+      raise UserError(f"{path}, line 1: a header is missing; name the columns, as in seed,score")
+    for fields in table:
+      if not fields:
+        continue
+      if len(fields) != len(header):
+        raise UserError(
+          f"{path}, line {table.line_num}: {len(fields)} fields where the header has {len(header)}"
+        )
+      yield f"line {table.line_num}", dict(zip(header, fields, strict=True))
+  except csv.Error as error:
+    raise UserError(f"{path}, line {table.line_num}: broken CSV: {error}") from None
+
+
+def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yield the place of each object, of a line each or in one list."""
+  whole = text.lstrip().startswith("[")
+  parts = [text] if whole else text.splitlines()
+  for number, part in enumerate(parts, 1):
+    if not part.strip():
+      continue
+    try:
+      found = reading.parse(part.encode())
+    except ValueError as error:
+      raise UserError(f"{path}, line {number}: no JSON: {error}") from None
+    for at, each in enumerate(found if whole else [found], 1):
+      where = f"item {at}" if whole else f"line {number}"
+      if not isinstance(each, Mapping):
+        each = {"score": each}
+      yield where, dict(each)
+
+
+def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Columns) -> Side:
+  rows = iter(rows)
+  first = next(rows, None)
+  if first is None:
+    raise UserError(f"{path}: it has no rows")
+  keys, said = list(first[1]), first[1].get("metrics")
+  logged = [str(said[0])] if isinstance(said, list) and said else []  # lm-evaluation-harness
+  score = _column(path, columns.score, (*logged, *SCORES), keys, "--score")
+  if score is None:
+    numbers = [key for key, value in first[1].items() if _number(value) is not None]
+    left = [key for key in numbers if key.lower() not in (*SEEDS, *EXAMPLES)]
+    if len(left) != 1:
+      raise UserError(f"{path}: which column is the score? Type --score, one of {', '.join(keys)}")
+    score = left[0]
+  seed = _column(path, columns.seed, SEEDS, keys, "--seed")
+  example = _column(path, columns.example, EXAMPLES, keys, "--example")
+  found: dict[tuple[str, str], float] = {}
+  filters: dict[tuple[str, str], Any] = {}
+  for count, (where, row) in enumerate([first, *rows], 1):
+    value = _number(row.get(score))
+    if value is None or not math.isfinite(value):
+      raise UserError(f"{path}, {where}, column {score}: {brief(row.get(score))} is no number")
+    key = _key(path, where, seed, row), _key(path, where, example, row)
+    if seed is None and example is None:
+      key = (str(count), "")  # a score a seed, which nothing names
+    if key in found:
+      if row.get("filter") != filters[key]:
+        continue  # another filter of the same answers: the first one counts
+      named = ", ".join(f"{n} {k}" for n, k in zip((seed, example), key, strict=True) if n)
+      more = "" if seed else "; is a column for the seed missing (--seed)?"
+      raise UserError(f"{path}, {where}: {named} stands there twice{more}")
+    found[key], filters[key] = value, row.get("filter")
+  return Side(path.stem, score, bool(LOWER.search(score.lower())), found, seed is not None)
+
+
+def _column(
+  path: Path, typed: str | None, known: Sequence[str], keys: Sequence[str], flag: str
+) -> str | None:
+  """Return the column that was typed, or the likeliest one; None if there is none."""
+  if typed is not None and typed not in keys:
+    near = nearest(typed, keys)
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(keys)}"
+    raise UserError(f"{flag} {typed}: {path} has no such column; {hint}")
+  lower = {key.lower(): key for key in keys}
+  return typed or next((lower[name.lower()] for name in known if name.lower() in lower), None)
+
+
+def _key(path: Path, where: str, name: str | None, row: Mapping[str, Any]) -> str:
+  if name is None:
+    return ""
+  if row.get(name) in (None, ""):
+    raise UserError(f"{path}, {where}, column {name}: it is empty")
+  return str(row[name])
+
+
+def _number(value: Any) -> float | None:
+  """Return a score: a number, or whether an answer is right; None if it is neither."""
+  if isinstance(value, str):
+    value = RIGHT.get(value.strip().lower(), value)
+  try:
+    return float(value)
+  except (TypeError, ValueError):
+    return None
+
+
+def _of_runs(path: Path, columns: Columns) -> Side:
+  """Return the headline of finished runs by seed, from a folder or from records."""
+  from posexp.runs import read_runs, scores
+  from posexp.runs.records import read_records
+
+  runs = read_records(path) if path.suffix == ".parquet" else read_runs([path])[0]
+  runs = [run for run in runs if run.summary is not None]
+  if len({run.digest for run in runs}) > 1:
+    raise UserError(
+      f"{path}: runs of several groups; name the folder of one, or compare all by posexp.report"
+    )
+  of = scores.headline(runs) if runs else None
+  known = scores.measured(runs) if runs else {}
+  of = of if columns.score is None else known.get(columns.score)
+  if of is None:
+    raise UserError(f"{path}: no finished run has a score; there are {', '.join(known) or 'none'}")
+  found = {(str(run.seed), ""): of.factor * run.score(of.key) for run in runs}
+  name = path.stem if path.suffix else f"{runs[0].encoding} {path.name}"
+  return Side(name, of.title, not of.metric.higher_is_better, found)

@@ -1,0 +1,221 @@
+"""Whether two systems differ by more than chance, over seeds, over examples, or over both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from posexp.errors import UserError, counted
+from posexp.judging.files import Side
+from posexp.reporting.significance import LEVEL, POWER, Contrast, contrast, holm, mcnemar
+from posexp.reporting.text import p_value
+
+MOST = 100_000  # seeds or examples that are still said to be needed
+
+
+class Test(NamedTuple):
+  """One test of a difference."""
+
+  over: str  # "5 seeds", "1,000 examples" or "both"
+  how: str  # the name of the test
+  low: float | None  # the 95 % interval; None where nothing varies
+  high: float | None
+  p: float
+  needed: Callable[[float], int | None] | None = None  # seeds or examples that find a difference
+
+
+@dataclasses.dataclass
+class Judged:
+  """The difference a − b of two sides, and what tests say of it."""
+
+  a: Side
+  b: Side
+  difference: float
+  tests: list[Test]
+  notes: list[str]
+  p: float = 1.0  # the largest of the tests, corrected for all comparisons
+
+  @property
+  def kind(self) -> str:
+    """ "told", "not told" or "not tested"."""
+    if not self.tests:
+      return "not tested"
+    sure = all(test.low is None or not test.low <= 0 <= test.high for test in self.tests)
+    return "told" if sure and self.p < LEVEL else "not told"
+
+  def within(self, margin: float | None) -> bool:
+    """Return whether every interval lies within a margin to both sides of 0."""
+    known = [test for test in self.tests if test.low is not None]
+    return bool(known) and margin is not None and all(
+      -margin < test.low and test.high < margin for test in known
+    )  # fmt: skip
+
+
+def judge(sides: Sequence[Side]) -> list[Judged]:
+  """Compare each side with the first one; p is corrected for all of them (Holm 1979).
+
+  Raises:
+    UserError: two sides are of different metrics, or share no examples though both name them.
+  """
+  found = [_judged(each, sides[0]) for each in sides[1:]]
+  tested = [each for each in found if each.tests]
+  for each, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
+    each.p = p
+  return found
+
+
+def _judged(a: Side, b: Side) -> Judged:
+  if a.lower != b.lower:
+    raise UserError(f"{a.name} has {a.metric} and {b.name} {b.metric}; --score names the same one")
+  shared, notes = _shared(a, b)
+  tables = [_table(each, shared) for each in (a, b)]
+  means = [table.mean() for table in tables]
+  if min(map(len, tables)) > 1 and shared and b.seeds == [""]:
+    raise UserError(f"{a.name} and {b.name} name no seeds though examples stand there twice")
+  by_seed = [
+    {
+      key if each.named else f"{at} {key}": row.mean()
+      for key, row in zip(each.seeds, t, strict=True)
+    }
+    for at, (each, t) in enumerate(zip((a, b), tables, strict=True))
+  ]
+  tests, over = [], None
+  if min(map(len, tables)) > 1:
+    over = contrast(by_seed[0], by_seed[1])
+    tests.append(_over_seeds(over, tables))
+  if len(shared) > 1:
+    tests.append(_over_examples(*tables))
+    if over is not None:
+      moved = np.cov([table.mean(axis=0) for table in tables]) / len(shared)
+      both = over.over_examples(moved, len(shared))
+      tests.append(Test("both", "the variance of seeds and of examples", *_ends(both), both.p()))
+  elif min(map(len, tables)) == 1 < max(map(len, tables)):
+    notes.append("one of the two has a single score, of which no spread is known")
+  if len(shared) > 1 and over is None:
+    notes.append("one seed each: what another seed would give is not in this test")
+  return Judged(a, b, float(means[0] - means[1]), tests, notes)
+
+
+def _shared(a: Side, b: Side) -> tuple[list[str], list[str]]:
+  """Return the examples that all seeds of both sides have, [] without any, and a note on others."""
+  if a.examples == [""] and b.examples == [""]:
+    return [""], []
+  whole = [
+    example
+    for example in a.examples
+    if all((seed, example) in each.scores for each in (a, b) for seed in each.seeds)
+  ]
+  if len(whole) < 2 or "" in whole:
+    raise UserError(
+      f"{a.name} and {b.name} share {counted(len(whole), 'example')}; --example names the column "
+      "by which both know them"
+    )
+  left = len({*a.examples, *b.examples}) - len(whole)
+  return whole, [f"{counted(left, 'example')} left out, which not all have"] if left else []
+
+
+def _table(side: Side, examples: Sequence[str]) -> np.ndarray:
+  """Return scores [seeds, examples]."""
+  return np.array([[side.scores[seed, each] for each in examples] for seed in side.seeds])
+
+
+def _ends(found: Contrast) -> tuple[float | None, float | None]:
+  return found.ends() if found.error else (None, None)
+
+
+def _over_seeds(found: Contrast, tables: Sequence[np.ndarray]) -> Test:
+  how = "paired t test" if found.paired else "Welch's t test"
+  variance = found.error**2 * min(found.n)  # of a difference of one seed each
+
+  def needed(least: float) -> int | None:
+    return _count(lambda n: (n - 1) * (1 if found.paired else 2), variance, least)
+
+  n = found.n[0] if found.n[0] == found.n[1] else f"{found.n[0]} and {found.n[1]}"
+  return Test(f"{n} seeds", how, *_ends(found), found.p(), needed)
+
+
+def _over_examples(a: np.ndarray, b: np.ndarray) -> Test:
+  """Return McNemar's exact test of right and wrong answers of one seed, or else a paired t test."""
+  one, other = (table.mean(axis=0) for table in (a, b))
+  off = one - other
+  count, variance = len(off), float(off.var(ddof=1))
+  error = math.sqrt(variance / count)
+  how, p = "paired t test", 1.0
+  if error:
+    p = float(2 * special.stdtr(count - 1, -abs(off.mean()) / error))
+  if len(a) == len(b) == 1 and {*one.tolist(), *other.tolist()} <= {0.0, 1.0}:
+    how, p = "McNemar's exact test", mcnemar(one == 1, other == 1)["p"]
+  reach = float(special.stdtrit(count - 1, 1 - LEVEL / 2)) * error
+  ends = (float(off.mean()) - reach, float(off.mean()) + reach) if error else (None, None)
+
+  def needed(least: float) -> int | None:
+    return _count(lambda n: n - 1, variance, least)
+
+  return Test(f"{count:,} examples", how, *ends, p, needed)
+
+
+def _count(freedom: Callable[[int], float], variance: float, least: float) -> int | None:
+  """Return the number that finds a difference with a power of 80 %, by bisection; None if none does
+  up to MOST.
+  """
+
+  def finds(n: int) -> bool:
+    reach = special.stdtrit(freedom(n), 1 - LEVEL / 2)
+    return special.nctdtrinc(freedom(n), 1 - POWER, reach) * math.sqrt(variance / n) <= least
+
+  if not least or not finds(MOST):
+    return None
+  low, high = 1, MOST
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (low, middle) if finds(middle) else (middle, high)
+  return high
+
+
+def sentence(found: Judged, margin: float | None, digits: int) -> str:
+  """Return the verdict: which is better, by how much, how sure that is, and what would tell."""
+  better, worse = found.a.name, found.b.name
+  sign = 1 if (found.difference > 0) != found.a.lower else -1
+  if sign < 0:
+    better, worse = worse, better
+  by = f"{abs(found.difference):.{digits}f} {found.a.metric}"
+  if found.kind == "not tested":
+    return (
+      f"{found.a.name} and {found.b.name} cannot be tested: they differ by {by}, and a score alone "
+      "has no spread; give scores of several seeds, or of each example."
+    )
+  flip = 1 if found.difference > 0 else -1
+  sure = []
+  for test in found.tests:
+    ends = "the same difference with each"
+    if test.low is not None:
+      low, high = sorted((flip * test.low, flip * test.high))
+      ends = f"95 % {low:z.{digits}f} to {high:z.{digits}f}"
+    sure.append(f"over {test.over}, {ends}, {p_value(test.p)}")
+  said = "; ".join(sure)
+  if found.kind == "told":
+    return f"{better} is better than {worse} by {by} ({said})."
+  if found.within(margin):
+    return f"{better} and {worse} are equal within {margin:g} ({by} for {better}; {said})."
+  missing = _missing(found, margin, digits)
+  return f"{better} and {worse} cannot be told apart: {by} for {better} ({said}).{missing}"
+
+
+def _missing(found: Judged, margin: float | None, digits: int) -> str:
+  """Return how many seeds and examples would tell the margin, or else this difference."""
+  least = abs(found.difference) if margin is None else margin
+  parts = []
+  for test in found.tests:
+    if test.needed is not None:
+      count = test.needed(least)
+      what = test.over.rpartition(" ")[2]
+      parts.append(f"more than {MOST:,} {what}" if count is None else f"{count:,} {what}")
+  what = f"a difference of {least:.{digits}f}"
+  return (
+    f" {what[0].upper()}{what[1:]} would take {' and '.join(parts)} (power 80 %)." if parts else ""
+  )

@@ -1,0 +1,153 @@
+"""Sweeps that end by themselves: which seeds are trained next, and when enough is known.
+
+    -m encoding=none,rope,alibi until=told margin=1 budget=2h
+
+The first seeds of all groups are trained, and then one seed a round of each group whose difference
+to the baseline is open: neither told apart from 0 nor shown to be within the margin. What is looked
+at holds at any time, so that looking after each round costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from posexp.config.checks import brief
+from posexp.errors import UserError, counted, lasting
+from posexp.sweeps.sweep import DONE, LATER, WAITING, Member, Sweep
+
+FIRST = 3  # seeds of each group that are trained before the first look
+OPEN = ""  # what a look says of a group that needs more seeds
+
+# From the folders of finished runs and the margin to what is known of the group in each folder.
+Look = Callable[[Sequence[Path], float | None], Mapping[Path, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """How much a sweep may train: a number of runs, or a time in seconds."""
+
+  runs: int | None = None
+  seconds: float | None = None
+
+  @classmethod
+  def of(cls, text: str | None) -> Budget:
+    """Read a budget such as `2h`, `90m` or `40 runs`; None is none.
+
+    Raises:
+      UserError: it is neither a time nor a number of runs.
+    """
+    if text is None:
+      return cls()
+    if found := re.fullmatch(r"([1-9]\d*) *runs?", text):
+      return cls(runs=int(found[1]))
+    if (found := re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)) and float(found[1]):
+      return cls(seconds=float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]])
+    raise UserError(f"budget={brief(text)}: type a time, such as 2h or 90m, or 'budget=40 runs'")
+
+
+class Rounds:
+  """The rounds of a sweep; `next` names the runs of each."""
+
+  def __init__(self, sweep: Sweep, look: Look, margin: float | None, budget: Budget):
+    self.sweep, self.look, self.margin, self.budget = sweep, look, margin, budget
+    self.groups: dict[str, list[Member]] = {}
+    for each in sweep.runs:
+      if not each.of:  # a trial
+        self.groups.setdefault(each.group, []).append(each)
+    for group in self.groups.values():
+      for each in group[FIRST:]:
+        each.state = LATER
+    if len(self.groups) < 2 or max(map(len, self.groups.values())) <= FIRST:
+      raise UserError(
+        f"until=told compares two groups or more, of more than {FIRST} seeds: type several values "
+        "of an option, as in encoding=none,rope, and leave seeds out"
+      )
+    self.begun, self.done, self.ended = time.monotonic(), len(sweep.in_state(DONE)), ""
+
+  def plan(self) -> str:
+    """Return the line that says, before any work, with what it begins and what it costs at most."""
+    first = sum(len(group[:FIRST]) for group in self.groups.values())
+    whole = sum(map(len, self.groups.values()))
+    most = f"at most {counted(whole, 'run')}"
+    if self.budget.runs is not None:
+      most += f", of which the budget allows {min(self.budget.runs, whole)}"
+    if self.budget.seconds is not None:
+      most += f", in {lasting(self.budget.seconds)} by the budget"
+    return f"until     told: {counted(first, 'run')} first, {FIRST} seeds of each group; {most}"
+
+  def next(self) -> list[Member]:
+    """Return the runs of the next round, [] if the sweep is at its end; `ended` then says why.
+
+    Rounds that were trained before are looked at one by one, too, as if they were trained now.
+    """
+    while chosen := self._chosen():
+      self.ended = self._over_budget(chosen)
+      if self.ended:
+        break
+      for each in chosen:
+        each.state = DONE if each.finished and not each.config["rerun"] else WAITING
+      if left := [each for each in chosen if each.state == WAITING]:
+        return left
+    return []
+
+  def _chosen(self) -> list[Member]:
+    """Return the next seed of each group that is open, and of the baseline while any is."""
+    known = self.look([each.path for each in self.sweep.in_state(DONE)], self.margin)
+    chosen, ends = [], "nothing is open"
+    for group in self.groups.values():
+      own = [each for each in group if each.duplicate_of is None]
+      trained = [each for each in own if each.state != LATER]
+      if not any(known.get(each.path.parent) == OPEN for each in trained):
+        continue
+      if any(each.state != DONE for each in trained):
+        ends = "some runs failed, or are trained elsewhere"
+      elif len(trained) == len(own):
+        ends = "the most seeds are trained"
+      else:
+        chosen.append(own[len(trained)])
+    self.ended = "" if chosen else ends
+    return chosen
+
+  def _over_budget(self, chosen: Sequence[Member]) -> str:
+    """Return why a round is not trained; "" if it fits into the budget."""
+    count = self.trained.total()
+    if self.budget.runs is not None and count + len(chosen) > self.budget.runs:
+      return f"another round is over the budget of {counted(self.budget.runs, 'run')}"
+    spent = time.monotonic() - self.begun
+    usual = spent / max(len(self.sweep.in_state(DONE)) - self.done, 1)
+    if self.budget.seconds is not None and spent + len(chosen) * usual > self.budget.seconds:
+      return f"another round is over the budget of {lasting(self.budget.seconds)}"
+    return ""
+
+  @property
+  def trained(self) -> Counter:
+    """How many seeds of each group are trained."""
+    runs = (each for group in self.groups.values() for each in group if each.duplicate_of is None)
+    return Counter(each.group for each in runs if each.state != LATER)
+
+  def conclusion(self) -> str:
+    """Return the line that says, at the end, why it ended and what was saved."""
+    seeds, most = self.trained, max(self.trained.values())
+    text = f"until     told: {self.ended}; seeds: "
+    text += ", ".join(f"{name} {count}" for name, count in seeds.items())
+    saved = most * len(seeds) - seeds.total()
+    return f"{text}; {counted(saved, 'run')} fewer than {most} seeds of each" if saved else text
+
+
+def rounds_of(cfg: DictConfig, sweep: Sweep, look: Look | None) -> Rounds | None:
+  """Return the rounds of a sweep whose config asks for them, else None.
+
+  Raises:
+    UserError: the budget cannot be read, or there are too few seeds or groups.
+  """
+  if cfg.get("until") is None or look is None:
+    return None
+  budget = Budget.of(cfg.get("budget"))
+  return Rounds(sweep, look, cfg.get("margin"), budget)

@@ -1,0 +1,195 @@
+"""The judge: what it reads, and whether it is right."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from posexp.judging import command
+from posexp.judging.files import Columns, side
+from posexp.judging.verdict import judge
+
+NONE = Columns()
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch, capsys):
+  """Types a command line in a folder with files; returns what was printed."""
+  monkeypatch.chdir(tmp_path)
+
+  def run(*argv, **files):
+    for name, text in files.items():
+      (tmp_path / name.replace("_", ".")).write_text(text)
+    monkeypatch.setattr(sys, "argv", ["judge", *argv])
+    with contextlib.suppress(SystemExit):
+      command.main()
+    found = capsys.readouterr()
+    return found.out + found.err
+
+  run.folder = tmp_path
+  return run
+
+
+def seeded(scores, first=0):
+  """Scores of seeds from the first one on, of no examples."""
+  return {(first + at, ""): float(score) for at, score in enumerate(scores)}
+
+
+def examples(scores):
+  """Scores of examples, of no seed."""
+  return {("", at): float(score) for at, score in enumerate(scores)}
+
+
+def write(path, scores):
+  """Writes scores by seed and example, of which "" leaves a column out."""
+  names = ("seed", "id", "score")
+  rows = [
+    {name: value for name, value in zip(names, (*key, score), strict=True) if value != ""}
+    for key, score in scores.items()
+  ]
+  lines = [json.dumps(row) for row in rows]
+  if path.suffix == ".csv":
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+  path.write_text("\n".join(lines) + "\n")
+  return side(path, NONE)
+
+
+def pair(folder, a, b, kind="csv"):
+  return judge([write(folder / f"b.{kind}", b), write(folder / f"a.{kind}", a)])[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_its_p_is_that_of_scipy(tmp_path, kind):
+  random = np.random.default_rng(0)
+  a, b = random.normal(1, 1, 9), random.normal(0, 2, 7)
+  alone = pair(tmp_path, seeded(a), seeded(b, 9), kind)
+  expected = stats.ttest_ind(a, b, equal_var=False)
+  assert alone.tests[0].how == "Welch's t test"
+  assert alone.p == pytest.approx(expected.pvalue)
+  assert [alone.tests[0].low, alone.tests[0].high] == pytest.approx(
+    [*expected.confidence_interval()]
+  )
+  common = random.normal(0, 5, 6)
+  a, b = common + 1, common + random.normal(0, 0.5, 6)
+  paired = pair(tmp_path, seeded(a), seeded(b), kind)
+  assert paired.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
+  one, other = random.random(300) < 0.7, random.random(300) < 0.6
+  right = pair(tmp_path, examples(one), examples(other), kind)
+  alone = int((one & ~other).sum()), int((other & ~one).sum())
+  assert right.tests[0].how == "McNemar's exact test"
+  assert right.p == pytest.approx(stats.binomtest(alone[0], sum(alone)).pvalue)
+  graded = random.normal(0, 1, (2, 80))
+  rows = [examples(row) for row in graded]
+  assert pair(tmp_path, *rows, kind).p == pytest.approx(stats.ttest_rel(*graded).pvalue)
+
+
+def test_equal_models_are_told_apart_rarely_and_true_gains_as_often_as_planned(tmp_path):
+  random, told, found = np.random.default_rng(1), 0, 0
+  for _ in range(200):
+    for gain in (0.0, 1.0):
+      a, b = random.normal(gain, 0.5, 5), random.normal(0, 0.5, 5)
+      kind = pair(tmp_path, seeded(a), seeded(b, 5)).kind
+      told += kind == "told" and not gain
+      found += kind == "told" and gain > 0
+  assert told <= 14  # 7 %
+  needed = pair(tmp_path, seeded([1.5, 1, 0.5]), seeded([0.5, 0, -0.5], 5)).tests[0].needed(1.0)
+  assert needed == 6  # two groups of six with a deviation of 0.5 differ by 1 with a power of 80 %
+  assert found >= 0.7 * 200
+
+
+def test_seeds_and_examples_must_both_agree(tmp_path):
+  random = np.random.default_rng(2)
+  skill, luck = random.random(200), random.normal(0, 0.2, (2, 3))
+  sides = [
+    {(s, i): skill[i] + luck[at, s] + 0.02 * (not at) for s in range(3) for i in range(200)}
+    for at in (0, 1)
+  ]
+  found = pair(tmp_path, *sides)
+  assert [test.over for test in found.tests] == ["3 seeds", "200 examples", "both"]
+  over_seeds, over_examples, both = found.tests
+  assert over_examples.p < 0.05 < over_seeds.p
+  assert both.high - both.low >= over_seeds.high - over_seeds.low
+  assert found.kind == "not told"
+
+
+def test_samples_of_a_harness_are_read_by_the_first_filter(typed):
+  def line(i, right, kind):
+    row = {"doc_id": i, "filter": kind, "metrics": ["exact_match"], "doc": {"id": 7}}
+    return json.dumps(row | {"exact_match": right})
+
+  a = [line(i, float(i < 80), kind) for kind in ("strict", "loose") for i in range(100)]
+  b = [line(i, float(i < 50), "strict") for i in range(100)]
+  said = typed("b.jsonl", "a.jsonl", "--json", "-", a_jsonl="\n".join(a), b_jsonl="\n".join(b))
+  (found,) = json.loads(said)["comparisons"]
+  assert found["difference"] == pytest.approx(0.3)
+  assert (found["kind"], found["metric"]) == ("told", "exact_match")
+
+
+def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
+  files = {
+    "a_csv": "seed,loss\n0,3.1\n1,3.2\n2,3.15\n",
+    "b_csv": "seed,loss\n0,3.3\n1,3.4\n2,3.37\n",
+  }
+  said = typed("b.csv", "a.csv", "--figure", "f.svg", "--json", "f.json", **files)
+  assert "a is better than b by 0.2067 loss (over 3 seeds, 95 % " in " ".join(said.split())
+  assert (typed.folder / "f.svg").read_text().count("<path") > 5
+  said = " ".join(typed("b.csv", "a.csv", "--higher").split())
+  assert "b is better than a" in said
+  more = {"c_csv": "seed,loss\n0,3.12\n1,3.18\n2,3.1\n", "d_csv": "loss\n3.1\n"}
+  said = " ".join(typed("a.csv", "c.csv", "d.csv", **more).split())
+  assert "c and a cannot be told apart: 0.0167 loss for c" in said
+  assert "seeds (power 80 %)" in said
+  assert "d and a cannot be tested" in said
+  assert "are equal within 0.5" in " ".join(typed("a.csv", "c.csv", "--margin", ".5").split())
+
+
+@pytest.mark.parametrize(
+  ("text", "name", "said"),
+  [
+    ("seed,score\n0,1\n1,x\n", "a.csv", "a.csv, line 3, column score: x is no number"),
+    ("seed,score\n0,1\n1,nan\n", "a.csv", "a.csv, line 3, column score: nan is no number"),
+    ("seed,score\n0,1\n1\n", "a.csv", "a.csv, line 3: 1 fields where the header has 2"),
+    ("seed,score\n0,1\n0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
+    ("id,score\n0,1\n0,2\n", "a.csv", "twice; is a column for the seed missing (--seed)?"),
+    ("0,1\n1,2\n", "a.csv", "a.csv, line 1: a header is missing; name the columns"),
+    ("seed,score\n,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("seed,x,y\n0,1,2\n", "a.csv", "a.csv: which column is the score? Type --score, one of seed"),
+    ("", "a.csv", "a.csv, line 1: a header is missing"),
+    ("seed,score\n", "a.csv", "a.csv: it has no rows"),
+    ('{"score": 1}\n{"score": \n', "a.jsonl", "a.jsonl, line 2: no JSON: "),
+    ("1\ntwo\n", "a.txt", "a.txt, line 2, column score: two is no number"),
+    ("1\n", "a.xlsx", "a.xlsx: files of results are .csv, .tsv, .jsonl"),
+    ("id,score\n7,1\n8,0\n", "a.csv", "share 0 examples; --example names the column by which"),
+  ],
+)
+def test_a_bad_file_is_refused_in_a_sentence(typed, text, name, said):
+  (typed.folder / name).write_text(text)
+  good = "id,score\n1,1\n2,0\n" if "id" in text else "seed,score\n0,1\n1,2\n"
+  found = typed("good.csv", name, good_csv=good)
+  assert found.startswith("posexp: error: ")
+  assert found.count("\n") == 1
+  assert said in found
+
+
+@pytest.mark.parametrize(
+  ("argv", "said"),
+  [
+    (["a.csv"], "a.csv: name two files or more"),
+    (["a.csv", "b.csv"], "a.csv: there is no such file"),
+    (["a.csv", "b.csv", "--margin", "0"], "--margin 0: it must be above 0"),
+    (["a.csv", "b.csv", "--figure", "x.gif"], "--figure x.gif: give it the ending .svg, .pdf"),
+    (["a.csv", "b.csv", "--lower", "--higher"], "--lower and --higher: leave one out"),
+  ],
+)
+def test_a_bad_command_line_is_refused_in_a_sentence(typed, argv, said):
+  assert said in typed(*argv)
+
+
+def test_it_needs_no_jax(typed):
+  code = "import sys, posexp.judging.command; print({'jax', 'pandas'} & {*sys.modules})"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout == "set()\n"
