@@ -17,6 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
+from posexp.models.sinks import sink_of, without_own
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
 
@@ -100,6 +101,8 @@ class MultiHeadAttention(nnx.Module):
           "logits; leave it at null"
         )
       self.relation.cap = size.logits_cap
+    self.sink = None if cross else sink_of(size, self.relation, rngs)
+    self.removes_own = size.own_value == "removed" and not cross
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
@@ -121,16 +124,18 @@ class MultiHeadAttention(nnx.Module):
     return normed(self.query(x), self.query_norm, self.over_all, self.num_heads)
 
   def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
-    """Return queries of x [B,Q,F] and the span with the columns of keys and of these queries.
+    """Return queries of x [B,Q,F] and the span with columns of keys, and columns and sinks of these
+    queries.
 
-    Both are multiplied by the factor.
+    Queries and their columns are multiplied by the factor.
     """
     q, asked = self.queries(x), self.query_columns and self.query_columns(x)
     if self.factor is not None:
       factor = self.factor(span)
       q = (q * factor).astype(q.dtype)
       asked = jax.tree.map(lambda each: each * factor, asked)
-    return q, span.replace(key_columns=columns, query_columns=asked)
+    sinks = self.sink and self.sink(x)
+    return q, span.replace(key_columns=columns, query_columns=asked, sinks=sinks)
 
   def __call__(
     self, x: Array, k: Array, v: Array, columns: Any, span: Span, rngs: Rngs | None = None
@@ -145,6 +150,8 @@ class MultiHeadAttention(nnx.Module):
     q, span = self.asked(x, columns, span)
     k, v = (repeated(each, self.num_heads) for each in (k, v))
     found = attention.attend(self.relation, q, k, v, span, dropout, form)
+    if self.removes_own:
+      found = without_own(found, span.own(v))
     found = found.reshape(*x.shape[:-1], -1)
     return self.out(found if self.gate is None else found * jax.nn.sigmoid(self.gate(x)))
 

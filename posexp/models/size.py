@@ -93,6 +93,8 @@ class Size:
   qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
   qk: Literal["free", "tied", "orthogonal", "identity"] = "free"  # see posexp/models/tied.py
   output_gate: bool = False  # of attention
+  sinks: Literal["none", "head", "token"] = "none"  # see posexp/models/sinks.py
+  own_value: Literal["kept", "removed"] = "kept"  # in outputs of self-attention
   bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   embed_norm: bool = False  # of the sum that enters the first layer
@@ -170,6 +172,8 @@ class Size:
       f"words' logits capped at {self.head_cap}": self.head_cap is not None,
       f"{self.qk} queries and keys": self.qk != "free",
       "output gate": self.output_gate,
+      f"a sink of each {self.sinks}": self.sinks != "none",
+      "outputs without the own value": self.own_value != "kept",
       "tied embeddings": self.tie_embeddings,
     }
     norm = f"{self.norm}-{NORMS[self.norm_kind]}"
