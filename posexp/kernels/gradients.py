@@ -105,8 +105,8 @@ weighted_sum.defvjp(
 def softmax(logits: Array, visible: Array, sinks: Array | None = None) -> Array:
   """Return the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K].
 
-  A sink s [1 or B,H,Q,1] is one more logit, of no key: e^e_j / (e^s + Σ e^e_k). A query without keys
-  then has weights of 0. The derivative is −σ Σ g_j α_j, with σ the share of the sink.
+  A sink s [1 or B,H,Q,1] is one more logit, of no key: e^e_j / (e^s + Σ e^e_k). Without keys, all
+  weights are then 0. The sink's derivative is −σ Σ g_j α_j, with σ its share.
   """
   return softmax_forward(logits, visible, sinks)[0]
 

@@ -36,10 +36,10 @@ class MultiHeadAttention(nnx.Module):
 
   With `qk_norm`, an RMS norm over the width of each head, whose scale [D] all heads share, follows
   the maps of queries and keys; then keys are cached, and then positions enter (as in Qwen 3). It
-  may also be over all heads at once (OLMo 2). With
-  `output_gate`, z_h is multiplied by σ(x W_G)_h, where x is the input of the queries (Qiu et al.
-  2025; Lin et al. 2025). Head h of the queries reads head ⌊h·G/H⌋ of the G heads of keys and values
-  (Ainslie et al. 2023). All of this also holds for attention to a source.
+  may also be over all heads at once (OLMo 2). With `output_gate`, z_h is multiplied by σ(x W_G)_h,
+  where x is the input of the queries (Qiu et al. 2025; Lin et al. 2025). Head h of the queries
+  reads head ⌊h·G/H⌋ of the G heads of keys and values (Ainslie et al. 2023). All of this also holds
+  for attention to a source, but not sinks and the removal of own values: see `sinks`.
   """
 
   def __init__(

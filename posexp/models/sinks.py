@@ -1,4 +1,4 @@
-"""What a query need not read: a sink takes a share of its attention, and its own value is removed."""
+"""What a query need not read: a sink takes a share of attention, and its own value is removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORTEST = 1e-12  # a value to be removed; a shorter one has no direction
 
 
 class Sink(nnx.Module):
-  """The logit s of each query's sink: α_ij = e^e_ij / (e^s_i + Σ_k e^e_ik), so weights sum to 1 − σ.
+  """The logit s_i of a query's sink: α_ij = e^e_ij / (e^s_i + Σ_k e^e_ik), so Σ_j α_ij = 1 − σ_i.
 
   A head has the same s_h for all tokens (gpt-oss, OpenAI 2025), or each token has its own, (x W)_h
   with the input x of queries (Inkling 2, Hugging Face 5.24.0). Nothing scales or caps it. Both
