@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
-from posexp.models.sinks import sink_of, without_own
+from posexp.models.sinks import check_softmax, sink_of, without_own
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
 
@@ -95,11 +95,7 @@ class MultiHeadAttention(nnx.Module):
       qk_norm(encoding, size, each, rngs) if size.qk_norm else None for each in widths
     )
     if size.logits_cap is not None and not cross:
-      if type(self.relation).weights is not Relation.weights or not self.relation.uses_hidden:
-        raise ValueError(
-          f"logits_cap={size.logits_cap:g} is for encodings whose weights are the softmax of "
-          "logits; leave it at null"
-        )
+      check_softmax(self.relation, f"logits_cap={size.logits_cap:g}", "null")
       self.relation.cap = size.logits_cap
     self.sink = None if cross else sink_of(size, self.relation, rngs)
     self.removes_own = size.own_value == "removed" and not cross

@@ -46,14 +46,18 @@ def sink_of(size: Size, relation: Relation, rngs: Rngs) -> Sink | None:
   """
   if size.sinks == "none":
     return None
+  check_softmax(relation, f"sinks={size.sinks}", "none")
+  relation.sinks, relation.sums_to_one = True, False
+  return Sink(size, rngs=rngs)
+
+
+def check_softmax(relation: Relation, asked: str, neutral: str) -> None:
+  """Raise ValueError if a relation's weights are not the softmax of its logits."""
   kind = type(relation)
   if kind.weights is not Relation.weights or kind.attend is not Relation.attend:
     raise ValueError(
-      f"sinks={size.sinks} is for encodings whose weights are the softmax of logits; leave it at "
-      "none"
+      f"{asked} is for encodings whose weights are the softmax of logits; leave it at {neutral}"
     )
-  relation.sinks, relation.sums_to_one = True, False
-  return Sink(size, rngs=rngs)
 
 
 def without_own(found: Array, own: Array) -> Array:
