@@ -63,6 +63,9 @@ LISTED = [
   pytest.param(asked.check, case, id=f"{asked.name}-{name}-{block}")
   for block, (options, *_) in BLOCKS.items()
   for name, each in ASKED.items()
+  # Without its own value nothing but rounding is left of the imaginary part of the first token,
+  # which a norm of this part alone magnifies.
+  if (name, block) != ("complex", "without the own value")
   for asked in PROPERTIES
   for causal in (asked.sides(each)[:1] if asked.check is not far_positions else ())
   for case in [dataclasses.replace(case_of(each, causal), options=tuple(options.items()))]
