@@ -180,6 +180,7 @@ encoding=split split.form=added split.norms=joint => split.form=added has one st
 encoding=split split.form=position_only model.head_dim=12 => split makes queries and keys of positi
 encoding=split TEXT model.tie_embeddings=true => model.tie_embeddings needs a vector of model.d_mod
 encoding=split TEXT split.form=position_only model.logits_scale=2 => model.logits_scale=2 needs
+encoding=stick_breaking TEXT model.sinks=head => model.sinks=head is for encodings whose weights a
 encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is a cpu alone
 encoding=rpr model.attention=fused => model.attention=fused needs an encoding that its kernels know
 encoding=rope model.triangles=true TEXT => model.triangles=true is for encoders alone

@@ -122,7 +122,9 @@ def by_offset(
 
 
 class AttentionMap(NamedTuple):
-  """The weights of one kind of attention in a translation; a row is a query's, and sums to 1."""
+  """The weights of one kind of attention in a translation; a row is a query's, and sums to 1, or to
+  1 less the share of its sink.
+  """
 
   name: str  # "cross", "encoder" or "decoder"
   weights: np.ndarray  # [layers,H,Q,K]

@@ -127,7 +127,11 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   lines = {}
   for layer, profile in layers.items():
     chosen = np.abs(profile.offsets) < near
-    weights = softmax(profile.logits[..., chosen], axis=-1).mean(0)
+    logits = profile.logits[..., chosen]
+    if profile.sinks is not None:
+      sinks = np.broadcast_to(profile.sinks[..., None], (*logits.shape[:2], 1))
+      logits = np.concatenate([logits, sinks], axis=-1)
+    weights = softmax(logits, axis=-1)[..., : chosen.sum()].mean(0)
     lines[layer] = profile.offsets[chosen], weights, np.full(chosen.sum(), 1 / chosen.sum())
   return by_head(title, lines, "offset (key − query)", "attention weight")
 

@@ -103,6 +103,7 @@ class Profile(NamedTuple):
   same: np.ndarray  # [N,H,O], query equal to the key
   terms: dict[str, np.ndarray]  # as `logits`, with this term alone
   softmax: bool  # of these logits, weights are
+  sinks: np.ndarray | None = None  # [1 or N,H], beside the logits
 
   @property
   def spread(self) -> float:
@@ -146,9 +147,11 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
       found = found[:, :, 0] if softmax else jnp.log(jnp.maximum(found[:, :, 0], LEAST))
       return jnp.broadcast_to(found, (DRAWS, heads, count))
 
-    return logits(q), logits(same), {term: logits(q, term) for term in relation.terms}
+    sinks = span.sinks if span.sinks is None else span.sinks[:, 0]
+    return (logits(q), logits(same), {term: logits(q, term) for term in relation.terms}), sinks
 
-  return Profile(np.arange(count) - (length - 1), *jax.device_get(ask(stack)), softmax)
+  found, sinks = jax.device_get(ask(stack))
+  return Profile(np.arange(count) - (length - 1), *found, softmax, sinks)
 
 
 def relative_to_zero(logits: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -135,6 +135,7 @@ class Relation(nnx.Module):
   terms: ClassVar[tuple[str, ...]] = ("content",)
   sums_to_one: bool = True  # the weights of each query
   cap: float | None = None  # c: the softmax is of c·tanh(e/c) for logits e
+  sinks: bool = False  # a span has a logit of each query's sink
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
@@ -157,7 +158,8 @@ class Relation(nnx.Module):
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Return attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
     logits = self.score(q, k, span).astype(jnp.float32)
-    return softmax(capped(logits, self.cap), span.visible[:, None])
+    sinks = None if span.sinks is None else span.sinks.swapaxes(1, 2)[..., None]
+    return softmax(capped(logits, self.cap), span.visible[:, None], sinks)
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Sum values v [B,K,H,D] by weights [B,H,Q,K]: [B,Q,H,D]; it is linear in the weights."""
@@ -172,7 +174,7 @@ class Relation(nnx.Module):
     """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
-    if self.cap is not None:
+    if self.cap is not None or self.sinks:
       return False
     return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
 

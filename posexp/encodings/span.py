@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -31,6 +32,7 @@ class Span(struct.PyTreeNode):
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
   key_columns: Any = None  # what `Encoding.columns` made of each key, arrays [B,K,...]
   query_columns: Any = None  # and of each query, [B,Q,...]
+  sinks: Array | None = None  # the logit of each query's sink, float32 [1 or B,Q,H]
   term_scale: TermScale | None = None
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.
@@ -41,6 +43,7 @@ class Span(struct.PyTreeNode):
   padding_last: bool = struct.field(pytree_node=False, default=False)
   # In causal self-attention: a query sees the last so many keys, its own included.
   last: int | None = struct.field(pytree_node=False, default=None)
+  first: Array | None = None  # which key is the first query's; None if queries are the last keys
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
 
   @classmethod
@@ -60,6 +63,12 @@ class Span(struct.PyTreeNode):
       return self.mask
     seen = self.mask & (self.offset <= 0)
     return seen if self.last is None else seen & (self.offset > -self.last)
+
+  def own(self, x: Array) -> Array:
+    """Return what each query's own key has of x [B,K,...]: [B,Q,...]."""
+    queries = self.query.shape[1]
+    first = x.shape[1] - queries if self.first is None else self.first
+    return jax.lax.dynamic_slice_in_dim(x, first, queries, axis=1)
 
   @property
   def farthest(self) -> int:

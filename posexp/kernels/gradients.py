@@ -102,18 +102,31 @@ weighted_sum.defvjp(
 
 
 @jax.custom_vjp
-def softmax(logits: Array, visible: Array) -> Array:
-  """Return the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K]."""
-  return jax.nn.softmax(jnp.where(visible, logits, LEAST), axis=-1)
+def softmax(logits: Array, visible: Array, sinks: Array | None = None) -> Array:
+  """Return the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K].
+
+  A sink s [1 or B,H,Q,1] is one more logit, of no key: e^e_j / (e^s + Σ e^e_k). Without keys, all
+  weights are then 0. The sink's derivative is −σ Σ g_j α_j, with σ its share.
+  """
+  return softmax_forward(logits, visible, sinks)[0]
 
 
-def softmax_forward(logits: Array, visible: Array) -> tuple[Array, Array]:
-  weights = softmax(logits, visible)
-  return weights, weights
+def softmax_forward(logits: Array, visible: Array, sinks: Array | None) -> tuple[Array, tuple]:
+  logits = jnp.where(visible, logits, LEAST)
+  if sinks is None:
+    weights = jax.nn.softmax(logits, axis=-1)
+    return weights, (weights, None, None)
+  most = jnp.maximum(logits.max(-1, keepdims=True), sinks)
+  weights, sunk = jnp.exp(logits - most), jnp.exp(sinks - most)
+  whole = weights.sum(-1, keepdims=True) + sunk
+  return weights / whole, (weights / whole, sunk / whole, sinks)
 
 
-def softmax_backward(weights: Array, grad: Array) -> tuple[Array, None]:
-  return weights * (grad - (weights * grad).sum(-1, keepdims=True)), None
+def softmax_backward(kept: tuple, grad: Array) -> tuple[Array, None, Array | None]:
+  weights, share, sinks = kept
+  read = (weights * grad).sum(-1, keepdims=True)
+  of_sinks = None if sinks is None else total(-share * read, sinks.shape)
+  return weights * (grad - read), None, of_sinks
 
 
 softmax.defvjp(softmax_forward, softmax_backward)

@@ -162,6 +162,7 @@ def for_layer(
     ValueError: the relation cannot be computed in the chosen form.
   """
   needed = (
+    (not relation.sinks, "sinks=none: its kernels have none"),
     (relation.supports_fused, "an encoding that its kernels know, so leave it at auto"),
     (target().platform == "gpu", f"a GPU, and here is a {target().platform} alone"),
     (dtype == "bfloat16", "dtype=bfloat16"),
@@ -217,8 +218,8 @@ def blocked(
     keys = end if seen_to_its_end(span) else k.shape[1]
     width = keys if span.last is None else min(rows + span.last - 1, keys)
 
-    def of_block(block: tuple[Array, Array, Array | None, Array | None, Any]) -> Array:
-      number, query, q, mask, columns = block
+    def of_block(block: tuple) -> Array:
+      number, query, q, mask, columns, sinks = block
       mask = span.mask if mask is None else mask
       # In a window, queries are the last of the keys.
       begin = jnp.maximum(number + k.shape[1] - q_length + rows - width, 0)
@@ -229,7 +230,7 @@ def blocked(
 
       here = span.replace(query=query, key=seen(span.key), mask=seen(mask, 2), self_attention=False)
       of_keys = jax.tree.map(seen, span.key_columns)
-      here = here.replace(key_columns=of_keys, query_columns=columns)
+      here = here.replace(key_columns=of_keys, query_columns=columns, sinks=sinks)
       if span.shared_fn is not None:
         here = here.replace(shared=span.shared_fn(here))
       drop = dropout and dropout._replace(key=jax.random.fold_in(dropout.key, number))
@@ -238,7 +239,7 @@ def blocked(
     def blocks(x: Array) -> Array:
       return x[:, first:end].reshape(len(x), -1, rows, *x.shape[2:]).swapaxes(0, 1)
 
-    of_queries = jax.tree.map(blocks, (span.query, q, masks, span.query_columns))
+    of_queries = jax.tree.map(blocks, (span.query, q, masks, span.query_columns, span.sinks))
     given = (jnp.arange(first, end, rows), *of_queries)
     if width < keys:  # so little that it can all be kept
       found = jax.vmap(of_block)(given)

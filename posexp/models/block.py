@@ -17,6 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
+from posexp.models.sinks import check_softmax, sink_of, without_own
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
 from posexp.models.triangles import Triangles
@@ -36,10 +37,10 @@ class MultiHeadAttention(nnx.Module):
 
   With `qk_norm`, an RMS norm over the width of each head, whose scale [D] all heads share, follows
   the maps of queries and keys; then keys are cached, and then positions enter (as in Qwen 3). It
-  may also be over all heads at once (OLMo 2). With
-  `output_gate`, z_h is multiplied by σ(x W_G)_h, where x is the input of the queries (Qiu et al.
-  2025; Lin et al. 2025). Head h of the queries reads head ⌊h·G/H⌋ of the G heads of keys and values
-  (Ainslie et al. 2023). All of this also holds for attention to a source.
+  may also be over all heads at once (OLMo 2). With `output_gate`, z_h is multiplied by σ(x W_G)_h,
+  where x is the input of the queries (Qiu et al. 2025; Lin et al. 2025). Head h of the queries
+  reads head ⌊h·G/H⌋ of the G heads of keys and values (Ainslie et al. 2023). All of this also holds
+  for attention to a source, but not sinks and the removal of own values: see `sinks`.
   """
 
   def __init__(
@@ -97,10 +98,12 @@ class MultiHeadAttention(nnx.Module):
       qk_norm(encoding, size, each, rngs) if size.qk_norm else None for each in widths
     )
     if size.logits_cap is not None and not cross:
-      check_capped(self.relation, size.logits_cap)
+      check_softmax(self.relation, f"logits_cap={size.logits_cap:g}", "null")
       self.relation.cap = size.logits_cap
     if size.triangles:
       self.relation = Triangles(self.relation, head_dim)
+    self.sink = None if cross else sink_of(size, self.relation, rngs)
+    self.removes_own = size.own_value == "removed" and not cross
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
@@ -122,16 +125,18 @@ class MultiHeadAttention(nnx.Module):
     return normed(self.query(x), self.query_norm, self.over_all, self.num_heads)
 
   def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
-    """Return queries of x [B,Q,F] and the span with the columns of keys and of these queries.
+    """Return queries of x [B,Q,F] and the span with columns of keys, and columns and sinks of these
+    queries.
 
-    Both are multiplied by the factor.
+    Queries and their columns are multiplied by the factor.
     """
     q, asked = self.queries(x), self.query_columns and self.query_columns(x)
     if self.factor is not None:
       factor = self.factor(span)
       q = (q * factor).astype(q.dtype)
       asked = jax.tree.map(lambda each: each * factor, asked)
-    return q, span.replace(key_columns=columns, query_columns=asked)
+    sinks = self.sink and self.sink(x)
+    return q, span.replace(key_columns=columns, query_columns=asked, sinks=sinks)
 
   def __call__(
     self, x: Array, k: Array, v: Array, columns: Any, span: Span, rngs: Rngs | None = None
@@ -146,6 +151,8 @@ class MultiHeadAttention(nnx.Module):
     q, span = self.asked(x, columns, span)
     k, v = (repeated(each, self.num_heads) for each in (k, v))
     found = attention.attend(self.relation, q, k, v, span, dropout, form)
+    if self.removes_own:
+      found = without_own(found, span.own(v))
     found = found.reshape(*x.shape[:-1], -1)
     return self.out(found if self.gate is None else found * jax.nn.sigmoid(self.gate(x)))
 
@@ -240,15 +247,6 @@ class Block(nnx.Module):
       return x + drop(self.feed_forward(self.feed_forward_norm(read), rngs), self.dropout, rngs)
     feed_forward = functools.partial(self.feed_forward, rngs=rngs)
     return add(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm)
-
-
-def check_capped(relation: Relation, cap: float) -> None:
-  """Raise ValueError if weights are not the softmax of logits that a cap could bound."""
-  if type(relation).weights is not Relation.weights or not relation.uses_hidden:
-    raise ValueError(
-      f"logits_cap={cap:g} is for encodings whose weights are the softmax of logits; "
-      "leave it at null"
-    )
 
 
 class RMSNorm(nnx.Module):

@@ -94,6 +94,8 @@ class Size:
   qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
   qk: Literal["free", "tied", "orthogonal", "identity"] = "free"  # see posexp/models/tied.py
   output_gate: bool = False  # of attention
+  sinks: Literal["none", "head", "token"] = "none"  # see posexp/models/sinks.py
+  own_value: Literal["kept", "removed"] = "kept"  # in outputs of self-attention
   bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   embed_norm: bool = False  # of the sum that enters the first layer
@@ -135,6 +137,9 @@ class Size:
         f"num_heads={self.num_heads} heads of head_dim={self.head_dim} are wider than {WIDEST}"
       )
 
+    if self.triangles and self.sinks != "none":
+      raise ValueError(f"sinks={self.sinks} and triangles=true exclude each other: leave one out")
+
   @property
   def width_of_head(self) -> int:
     """The width of a head."""
@@ -173,6 +178,8 @@ class Size:
       f"{self.qk} queries and keys": self.qk != "free",
       "output gate": self.output_gate,
       "triangles": self.triangles,
+      f"a sink of each {self.sinks}": self.sinks != "none",
+      "outputs without the own value": self.own_value != "kept",
       "tied embeddings": self.tie_embeddings,
     }
     norm = f"{self.norm}-{NORMS[self.norm_kind]}"

@@ -175,7 +175,8 @@ class Stack(nnx.Module):
       if rolls:
         mask &= held >= 0
       key = cache.positions[:, jnp.maximum(held, 0)] if rolls else cache.positions
-      span = Span(positions, key, mask, max_position=reach)
+      first = None if rolls else cache.length
+      span = Span(positions, key, mask, max_position=reach, first=first)
       return limited(span, kind, own // alternatives, held // alternatives, causal=True)
 
     kept = tokens.shape[1] if count is None else count

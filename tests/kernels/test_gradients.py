@@ -55,6 +55,19 @@ FUNCTIONS = {
     lambda x: jax.nn.softmax(jnp.where(VISIBLE, x, -1e30)),
     (2, 5, 3, 7),
   ),
+  **{
+    f"softmax with sinks, {rows} rows": (
+      lambda x, s: gradients.softmax(x, VISIBLE, s),
+      lambda x, s: jax.nn.softmax(
+        jnp.concatenate(
+          [jnp.where(VISIBLE, x, -1e30), jnp.broadcast_to(s, (*x.shape[:3], 1))], axis=-1
+        )
+      )[..., :-1],
+      (2, 5, 3, 7),
+      (rows, 5, 3, 1),
+    )
+    for rows in (1, 2)
+  },
   "wave": (
     lambda x: jnp.stack(gradients.wave(x)),
     lambda x: jnp.stack([jnp.cos(x), jnp.sin(x)]),

@@ -1,0 +1,186 @@
+"""Sinks in the softmax, and outputs without a query's own value."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from small import SMALL, L, rngs, some_tokens
+
+from posexp.analysis import properties
+from posexp.analysis.properties import VOCAB, Case
+from posexp.encodings import Span, encoding
+from posexp.encodings.base import Matrix, capped
+from posexp.kernels import gradients
+from posexp.models import block as blocks
+from posexp.models.block import repeated
+from posexp.models.sinks import Sink, without_own
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
+
+SIZES = SMALL | {"d_model": 48, "num_kv_heads": 2, "bias": "all"}
+LOGITS = {"logits_scale": 1.5, "logits_by": "log_n", "logits_length": 6, "logits_cap": 3.0}
+BOTH = {"sinks": "token", "own_value": "removed", "output_gate": True}
+ASKED = {
+  "none": ({}, LOGITS | {"sinks": "head"}),
+  "rope": ({"layout": "half"}, LOGITS | BOTH),
+  "rpr": ({"k": 2}, {"sinks": "head"} | LOGITS),
+  "split": ({"form": "position_only"}, {"sinks": "token", "num_kv_heads": None}),
+  "inkling": ({"extent": 4}, BOTH),
+  "complex": ({}, BOTH | {"sinks": "head"}),
+}
+
+
+def built(name, *, causal=True, cross=False, **size):
+  options, more = ASKED[name]
+  whole = Size(**SIZES | more | size)
+  made = Stack(
+    VOCAB,
+    encoding(name, **options),
+    whole,
+    causal=causal,
+    cross=cross,
+    max_position=40,
+    rngs=rngs(),
+  )
+  return properties.perturbed(made)
+
+
+def apart(stack):
+  """Return how far a layer's attention is from its definition in float64, and what it weighs."""
+  layer, size = stack.blocks[0].attention, stack.size
+  x = jax.random.normal(jax.random.key(0), (2, L, size.d_model))
+  positions = jnp.cumsum(jnp.array([[3, 1, 2, 1, 4, 1], [0, 1, 5, 1, 1, 2]]), axis=1)
+  mask = jnp.ones((2, L, L), bool).at[1, :, :2].set(False)  # the first two of the second see none
+  span = stack.ready(Span(positions, positions, mask, True, max_position=40))
+  held = layer.keys_values(x)
+  k, v = (repeated(each, size.num_heads) for each in held[:2])
+  q, at = layer.asked(x, held[2], span)
+  logits = np.asarray(capped(layer.relation.score(q, k, at), layer.relation.cap), np.float64)
+  logits = np.where(span.visible[:, None], logits, -np.inf)
+  kept = layer.sink.kernel if size.sinks == "token" else layer.sink.logit
+  s = np.asarray(kept[...], np.float64)
+  s = (np.asarray(x, np.float64) @ s).swapaxes(1, 2)[..., None] if s.ndim > 1 else s[:, None, None]
+  most = np.maximum(logits.max(-1, keepdims=True), s)
+  weights = np.exp(logits - most)
+  weights /= weights.sum(-1, keepdims=True) + np.exp(s - most)
+  y = layer.relation.combine(jnp.asarray(weights, jnp.float32), v, at)
+  if size.own_value == "removed":
+    unit = np.asarray(v, np.float64)
+    unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
+    y = y - (y * unit).sum(-1, keepdims=True) * unit
+  y = jnp.asarray(y, jnp.float32).reshape(*x.shape[:2], -1)
+  if layer.gate is not None:
+    y = y * jax.nn.sigmoid(layer.gate(x))
+  got = layer(x, *held, span)
+  return np.abs(got - layer.out(y)).max(), layer.relation.weights(q, k, at), weights
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_attention_is_that_of_the_definition(name):
+  far, got, weights = apart(built(name))
+  assert far < 1e-5
+  np.testing.assert_allclose(got, weights, atol=1e-6)
+  assert not np.asarray(got)[1, :, :2].any()  # they see no key
+  assert np.asarray(got).sum(-1).max() < 1
+
+
+def divided(self, x, f=Sink.__call__):
+  return f(self, x) / 12**0.5
+
+
+def multiplied(self, x, columns, span, f=blocks.MultiHeadAttention.asked):
+  q, span = f(self, x, columns, span)
+  factor = self.factor(span) if self.factor else 1.0
+  return q, span.replace(sinks=span.sinks * jnp.reshape(jnp.asarray(factor), (1, -1, 1))[:, :1])
+
+
+def beside(logits, visible, sinks, f=gradients.softmax):
+  """A sink whose logit is taken for 0."""
+  return f(logits, visible, jnp.zeros_like(sinks))
+
+
+def of_next_head(y, v):
+  return without_own(y, jnp.roll(v, 1, axis=2))
+
+
+def not_normed(y, v):
+  return y - (y * v).sum(-1, keepdims=True) * v
+
+
+MISTAKES = [
+  (Sink, "__call__", divided),
+  (blocks.MultiHeadAttention, "asked", multiplied),
+  ("posexp.encodings.base", "softmax", beside),
+  (blocks, "without_own", of_next_head),
+  (blocks, "without_own", not_normed),
+]
+
+
+@pytest.mark.parametrize(("home", "name", "mistake"), MISTAKES)
+def test_a_mistake_is_found(monkeypatch, home, name, mistake):
+  where = (f"{home}.{name}",) if isinstance(home, str) else (home, name)
+  stack = built("rope")
+  before = apart(stack)[0]
+  monkeypatch.setattr(*where, mistake)
+  assert apart(stack)[0] > 1e3 * before
+
+
+def test_a_mistake_in_what_a_cache_holds_as_the_own_value_is_found(monkeypatch):
+  case = Case(encoding("none"), causal=True, length=5, options=(("own_value", "removed"),))
+  monkeypatch.setattr(Span, "own", lambda span, x: x[:, -span.query.shape[1] :])
+  assert list(properties.cached_decoding(case))
+
+
+@pytest.mark.parametrize("form", ["reference", "blocked"])
+def test_a_sink_of_any_size_is_stable(form):
+  stack = built("none", sinks="head", attention=form)
+  sink = stack.blocks[0].attention.sink
+
+  def output(s):
+    sink.logit[...] = jnp.full(4, s)
+    graphdef, params, rest = nnx.split(stack, nnx.Param, ...)
+    value, back = jax.vjp(lambda each: nnx.merge(graphdef, each, rest)(some_tokens()), params)
+    slopes = back(jnp.ones_like(value))[0]
+    assert all(jnp.isfinite(each).all() for each in jax.tree.leaves((value, slopes)))
+    return value
+
+  low, high = output(-60.0), output(60.0)
+  stack.blocks[0].attention.sink = None
+  np.testing.assert_allclose(low, stack(some_tokens()), atol=1e-6)
+  stack.blocks[0].attention.value.kernel[...] *= 0  # nothing is read but the bias
+  stack.blocks[0].attention.value.bias[...] *= 0
+  np.testing.assert_allclose(high, stack(some_tokens()), atol=1e-6)
+
+
+def test_the_first_token_has_no_output_without_its_own_value():
+  stack = built("none", sinks="head", own_value="removed")
+  for block in stack.blocks:
+    block.attention.out = jnp.array
+  layer, x = stack.blocks[0].attention, jax.random.normal(jax.random.key(1), (2, L, 48))
+  span = Span.within(None, jnp.ones((1, 1, L), bool), True)
+  found = layer(x, *layer.keys_values(x), span).reshape(2, L, 4, -1)
+  np.testing.assert_allclose(found[:, 0], 0, atol=1e-6)
+  values = repeated(layer.keys_values(x)[1], 4)
+  np.testing.assert_allclose((found * values).sum(-1), 0, atol=1e-5)
+  zero = jax.grad(lambda v: without_own(found, v).sum())(jnp.zeros_like(found))
+  assert np.isfinite(zero).all()
+
+
+def test_only_self_attention_has_them_and_only_the_map_decays():
+  stack = built("none", causal=True, cross=True)
+  for block in stack.blocks:
+    assert block.cross.sink is None
+    assert not block.cross.removes_own
+  kinds = {kind: Sink(Size(**SIZES, sinks=kind), rngs=rngs()) for kind in ("head", "token")}
+  assert not isinstance(kinds["head"].logit, Matrix)
+  assert isinstance(kinds["token"].kernel, Matrix)
+  assert 0.015 < np.std(kinds["token"].kernel[...]) < 0.025
+
+
+@pytest.mark.parametrize("kind", ["head", "token"])
+def test_what_cannot_be_is_said(kind):
+  with pytest.raises(ValueError, match=f"sinks={kind} is for encodings whose weights are the soft"):
+    Stack(VOCAB, encoding("stick_breaking"), Size(**SMALL, sinks=kind), causal=True, rngs=rngs())
+  with pytest.raises(ValueError, match="attention=fused needs sinks=none"):
+    Stack(VOCAB, encoding("none"), Size(**SMALL, sinks=kind, attention="fused"), rngs=rngs())
