@@ -62,6 +62,7 @@ BIAS = Bound(
   f"one of {', '.join(BIASES)}, or of {', '.join(PARTS)} joined by +",
   lambda bias: bias in BIASES or {*bias.split("+")} <= {*PARTS},
 )
+CONV = Bound("0 or from 2 to 8", lambda taps: taps == 0 or 2 <= taps <= 8)
 Width = Annotated[int, between(1, WIDEST)]
 Rule = Annotated[
   str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
@@ -93,6 +94,8 @@ class Size:
   qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
   qk: Literal["free", "tied", "orthogonal", "identity"] = "free"  # see posexp/models/tied.py
   output_gate: bool = False  # of attention
+  conv: Annotated[int, CONV] = 0  # taps of a causal convolution: see posexp/models/convolution.py
+  conv_of: Annotated[Literal["keys_values", "input"], only_with("conv")] = "keys_values"
   bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   embed_norm: bool = False  # of the sum that enters the first layer
@@ -170,6 +173,7 @@ class Size:
       f"words' logits capped at {self.head_cap}": self.head_cap is not None,
       f"{self.qk} queries and keys": self.qk != "free",
       "output gate": self.output_gate,
+      f"convolution of {self.conv} taps of {self.conv_of.replace('_', ' and ')}": self.conv > 0,
       "tied embeddings": self.tie_embeddings,
     }
     norm = f"{self.norm}-{NORMS[self.norm_kind]}"
@@ -203,6 +207,11 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
     raise ValueError(
       f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
       f"reads both ways; there, take one of {counting}"
+    )
+  if size.conv and not causal:
+    raise ValueError(
+      f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; leave it "
+      "at 0"
     )
   if size.window is not None and (cross or causal):
     raise ValueError(f"window={size.window} is for encoders alone")

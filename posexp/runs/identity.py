@@ -50,6 +50,8 @@ NEUTRAL = {
   "model.qk_norm_over": ("head",),
   "model.qk": ("free",),
   "model.output_gate": (False,),
+  "model.conv": (0,),
+  "model.conv_of": ("keys_values",),
   "model.bias": ("feed_forward",),
   "model.embed_norm": (False,),
   "model.token_types": (0,),

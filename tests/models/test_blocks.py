@@ -85,7 +85,7 @@ def test_a_block_is_that_of_a_released_family(name):
   for path, leaf in nnx.to_flat_state(nnx.state(block, nnx.Param)):
     leaf[...] = jnp.asarray(given["/".join(map(str, path))])
   span, x = Span.within(None, jnp.asarray(mask)[:, None], True), jnp.asarray(x)
-  attend = nnx.jit(lambda block, x: block(x, block.attention.keys_values(block.context(x)), span))
+  attend = nnx.jit(lambda block, x: block(x, block.held(x), span))
   got = attend(block, x)
   np.testing.assert_allclose(got[mask], expected[mask], atol=1e-5 * np.abs(expected).max())
 
