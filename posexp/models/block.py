@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
-from posexp.models.convolution import Before, Convolution, alone
+from posexp.models.convolution import Convolution, Mix, alone
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
 
@@ -215,21 +215,21 @@ class Block(nnx.Module):
     widths = [size.d_model] if size.conv_of == "input" else widths
     self.conv = Convolution(size.conv, widths, rngs=rngs.fork()) if size.conv else None
 
-  def held(self, x: Array, before: Before = alone) -> tuple[Array, Array, Array, Any]:
+  def held(self, x: Array, mix: Mix = alone) -> tuple[Array, Array, Array, Any]:
     """Return the input [B,L,F] of self-attention for x [B,L,F]; its keys, values and columns.
 
-    With a convolution, columns are beside what it reads, of which `before` gives earlier tokens.
+    With a convolution, which is by `mix`, what it reads stands beside the columns.
     """
     normed = self.before and self.attention_norm is not None
     x = self.attention_norm(x) if normed else x
     if self.conv is None:
       return x, *self.attention.keys_values(x)
     if self.conv_of == "input":
-      read, (x,) = (x,), self.conv((x,), before)
+      read, (x,) = (x,), self.conv((x,), mix)
       k, v, columns = self.attention.keys_values(x)
     else:
       read = self.attention.maps(x)
-      k, v, columns = self.attention.keys_values(x, self.conv(read, before))
+      k, v, columns = self.attention.keys_values(x, self.conv(read, mix))
     return x, k, v, (columns, read)
 
   def columns(self, x: Array) -> Any:

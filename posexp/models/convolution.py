@@ -1,29 +1,31 @@
 """Short causal convolutions of each channel, with which attention sees the order of near tokens.
 
-What comes before a token is found by functions `before`: of arrays [B,Q,C] of tokens, they return
-the same of the token before each one, of that before it, and so on. They give 0 for a token that
-is padding, of another document, or not there. `in_row` and `in_cache` make such functions.
+What comes before a token depends on how texts are read: `in_row` and `in_cache` make functions that
+convolve arrays [B,Q,C] of tokens with taps [k,C]. A token before counts as 0 if it is padding, of
+another document, or not there.
 
 Shapes: B batch, Q tokens, C channels, K slots of a cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from posexp.encodings.rngs import Rngs
+from posexp.kernels.gradients import total
 from posexp.models.cache import Cache
 
-Arrays = tuple[Array, ...]
-Before = Callable[[Arrays], Sequence[Arrays]]
+Arrays = Sequence[Array]
+Mix = Callable[[Arrays, Arrays], tuple[Array, ...]]
 
 
 class Convolution(nnx.Module):
-  """x_t + Σ_n w_n ⊙ x_{t−n}, n = 0 … `width` − 1, of each of several arrays x [B,L,C].
+  """x_t + Σ_n w_n ⊙ x_{t−n}, n = 0 … `width` − 1, of each of several arrays x [B,Q,C].
 
   It has no bias and no activation (Inkling; Canon layers, Allen-Zhu 2025). Taps w start from
   N(0, 0.02), as Hugging Face starts all convolutions, so that it is nearly the identity at first.
@@ -33,53 +35,64 @@ class Convolution(nnx.Module):
     draws = nnx.initializers.normal(0.02)
     self.taps = nnx.List(nnx.Param(draws(rngs.params(), (width, each))) for each in channels)
 
-  def __call__(self, x: Arrays, before: Before) -> Arrays:
-    earlier = (x, *before(x))
-    return tuple(
-      each + sum(tap * past[i] for tap, past in zip(taps[...].astype(each.dtype), earlier))
-      for i, (each, taps) in enumerate(zip(x, self.taps, strict=True))
-    )
+  def __call__(self, x: Arrays, mix: Mix) -> tuple[Array, ...]:
+    given = [taps[...].astype(each.dtype) for each, taps in zip(x, self.taps, strict=True)]
+    return tuple(each + more for each, more in zip(x, mix(x, given), strict=True))
 
 
-def alone(x: Arrays) -> list[Arrays]:
-  """Return that there is nothing before any token."""
-  return []
+def alone(x: Arrays, taps: Arrays) -> tuple[Array, ...]:
+  """Convolve tokens with nothing before them."""
+  return tuple(each * own[0] for each, own in zip(x, taps, strict=True))
 
 
-def in_row(groups: Array, width: int) -> Before:
-  """Return what gives the `width` − 1 tokens before each one of a row that is all there.
+def in_row(groups: Array, width: int) -> Mix:
+  """Return what convolves the tokens of a row that is all there.
 
-  They count if they are of the same group, int [1 or B,Q]; groups below 0 are of no token.
+  Tokens count if they are of the same group, int [1 or B,Q]; groups below 0 are of no token.
   """
-
-  def back(x: Array, n: int, fill: int) -> Array:
-    rest = [(0, 0)] * (x.ndim - 2)
-    return jnp.pad(x, [(0, 0), (n, 0), *rest], constant_values=fill)[:, : x.shape[1]]
-
-  def before(x: Arrays) -> list[Arrays]:
-    alike = [(back(groups, n, -1) == groups) & (groups >= 0) for n in range(1, width)]
-    return [
-      tuple(jnp.where(same[..., None], back(each, n, 0), 0) for each in x)
-      for n, same in enumerate(alike, 1)
-    ]
-
-  return before
+  near = [groups >= 0, *((moved(groups + 1, n) == groups + 1) for n in range(1, width))]
+  near = jnp.stack([near[0] & each for each in near])[..., None]
+  return lambda x, taps: tuple(convolved(*each, near) for each in zip(x, taps, strict=True))
 
 
-def in_cache(cache: Cache, i: int, window: int | None, slots: Array) -> Before:
-  """Return what gives the tokens before new ones, of which a layer's cache gets what is to be kept.
+def moved(x: Array, by: int) -> Array:
+  """Move x [B,Q,...] along a row by some tokens, back if it is below 0; what comes in is 0."""
+  ends = jnp.pad(x, [(0, 0), (max(by, 0), max(-by, 0)), *[(0, 0)] * (x.ndim - 2)])
+  return ends[:, max(-by, 0) :][:, : x.shape[1]]
 
-  `slots` int [N,1 or B,Q] are where they stand, nearest first; −1 is nowhere.
+
+@jax.custom_vjp
+def convolved(x: Array, taps: Array, near: Array) -> Array:
+  """Return Σ_n w_n ⊙ x_{t−n} over those tokens where `near`, bool [k,1 or B,Q,1], is True."""
+  return sum(tap * jnp.where(near[n], moved(x, n), 0) for n, tap in enumerate(taps))
+
+
+def convolved_backward(kept: tuple[Array, Array, Array], grad: Array) -> tuple[Array, Array, None]:
+  x, taps, near = kept
+  given = [jnp.where(each, grad, 0) for each in near]
+  of_x = sum(moved(tap * each, -n) for n, (tap, each) in enumerate(zip(taps, given, strict=True)))
+  of_taps = [total(moved(x, n) * each, x.shape[2:]) for n, each in enumerate(given)]
+  return of_x, jnp.stack(of_taps), None
+
+
+convolved.defvjp(lambda *given: (convolved(*given), given), convolved_backward)
+
+
+def in_cache(cache: Cache, i: int, window: int | None, slots: Array) -> Mix:
+  """Return what convolves new tokens of a layer, whose cache has those before them.
+
+  `slots` int [k−1,1 or B,Q] are where these stand, nearest first; −1 is nowhere.
   """
-  first = cache.length + 1 - window if cache.rolls(window) else 0
+  first = cache.length + 1 - window if window and cache.rolls(window) else 0
 
-  def before(x: Arrays) -> Iterator[Arrays]:
-    wide = [cache.wider(held, new, 1, window) for held, new in zip(cache.columns[i][1], x)]
-    for slot in slots[..., None]:
-      place = jnp.maximum(slot - first, 0)
-      yield tuple(jnp.where(slot < 0, 0, jnp.take_along_axis(each, place, 1)) for each in wide)
+  def of(x: Array, taps: Array, held: Array) -> Array:
+    wide, found = cache.wider(held, x, 1, window), x * taps[0]
+    for tap, slot in zip(taps[1:], slots[..., None], strict=True):
+      earlier = jnp.take_along_axis(wide, jnp.maximum(slot - first, 0), axis=1)
+      found = found + tap * jnp.where(slot < 0, 0, earlier)
+    return found
 
-  return before
+  return lambda x, taps: tuple(map(of, x, taps, cache.columns[i][1]))
 
 
 def slots_before(own: Array, count: int, seen: Array | None = None) -> Array:

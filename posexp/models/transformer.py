@@ -131,9 +131,9 @@ class Stack(nnx.Module):
       lambda kind: limited(whole, kind, places, places, self.causal, within),
       term_scale=term_scale,
     )
-    before = in_row(real - 1, self.size.conv)
+    mix = in_row(real - 1, self.size.conv)
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
-      x = block(x, block.held(x, before), span, source and source[i], rngs)
+      x = block(x, block.held(x, mix), span, source and source[i], rngs)
     return self.finish(x)
 
   def step(
@@ -243,12 +243,12 @@ class Stack(nnx.Module):
       term_scale=term_scale,
     )
     # Without documents, all that is there is of one.
-    before = in_row(jnp.minimum(held, 0) if documents is None else held, self.size.conv)
+    mix = in_row(jnp.minimum(held, 0) if documents is None else held, self.size.conv)
     layers = []
     for block, kept, span in zip(self.blocks, memory.layers, spans, strict=True):
       context = jnp.concatenate([kept.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
-      x = block(x, block.held(context, before), span, rngs=rngs)
+      x = block(x, block.held(context, mix), span, rngs=rngs)
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
