@@ -71,7 +71,12 @@ def convolved_backward(kept: tuple[Array, Array, Array], grad: Array) -> tuple[A
   x, taps, near = kept
   given = [jnp.where(each, grad, 0) for each in near]
   of_x = sum(moved(tap * each, -n) for n, (tap, each) in enumerate(zip(taps, given, strict=True)))
-  of_taps = [total(moved(x, n) * each, x.shape[2:]) for n, each in enumerate(given)]
+  # Padded once: with a padded copy for each tap, a small model's step took 1.4 times as long.
+  more, length = len(taps) - 1, x.shape[1]
+  padded = jax.lax.optimization_barrier(jnp.pad(x, [(0, 0), (more, 0), (0, 0)]))
+  of_taps = [
+    total(padded[:, more - n :][:, :length] * each, x.shape[2:]) for n, each in enumerate(given)
+  ]
   return of_x, jnp.stack(of_taps), None
 
 

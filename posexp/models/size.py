@@ -210,8 +210,8 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
     )
   if size.conv and not causal:
     raise ValueError(
-      f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; leave it "
-      "at 0"
+      f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; "
+      "leave it at 0"
     )
   if size.window is not None and (cross or causal):
     raise ValueError(f"window={size.window} is for encoders alone")

@@ -41,6 +41,8 @@ BLOCKS = {
   "qk norm": ({"qk_norm": True}, 2 * 32, 0),
   "one map": ({"qk": "tied"}, -F * F, 0),
   "gate": (GATED, F * F + 5 * F, F * F),
+  "convolution": ({"conv": 4}, 4 * 2 * F, 0),
+  "of the input": ({"conv": 2, "conv_of": "input"}, 2 * F, 0),
   "kv heads": ({"num_kv_heads": 1}, -2 * F * 96, -2 * F * 96),
   "wide": ({"head_dim": 48}, 4 * F * 64, 4 * F * 64 + 2 * 16 * 64),
   "tied": ({"tie_embeddings": True}, -V * F - V, 0),
