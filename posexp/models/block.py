@@ -79,6 +79,12 @@ class MultiHeadAttention(nnx.Module):
         raise ValueError(
           f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
         )
+    asked = factor is not None or size.qk_norm or size.qk != "free"
+    if self.relation.sums_to_one is None and asked:
+      raise ValueError(
+        f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
+        "false, qk at free, logits_by at none and logits_scale at 1"
+      )
     self.relation.bind(
       to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)
     )

@@ -21,7 +21,7 @@ from posexp.config.checks import (
   only_with,
   row_of,
 )
-from posexp.encodings import check_layers
+from posexp.encodings import check_layers, name_of
 from posexp.encodings.base import Encoding, Layer, whole
 from posexp.errors import counted
 from posexp.models import logits
@@ -208,6 +208,12 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
       f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
       f"reads both ways; there, take one of {counting}"
     )
+  if state := [each.encoding for each in layers if each.encoding.keeps_state]:
+    if size.same_length or any(each.window for each in layers if each.encoding in state):
+      raise ValueError(
+        f"{name_of(state[0])} keeps a state of all tokens before, so leave out its window and "
+        "same_length"
+      )
   if size.conv and not causal:
     raise ValueError(
       f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; "
