@@ -97,6 +97,7 @@ VARIANTS = {
   ],
   "stick_breaking": [{"own_key": True}, {"remainder": False}],
   "path": [{"gates": "paper", "width": 1}, {"gates": "library", "rank": 4}],
+  "delta": [{"beta": 2.0, "width": 1}],
   "selective_rope": [
     {"rank": None, "temperature": "rfa"},
     {"width": 0, "gate": True, "bias": True},

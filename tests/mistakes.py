@@ -210,6 +210,9 @@ model.num_kv_heads=8 => model.num_heads=4 is not divisible by num_kv_heads=8
 model.head_dim=65536 => model.num_heads=4 heads of head_dim=65536 are wider than 65536
 model.feed_forward=glu => model.feed_forward must be one of relu, gelu, gelu_tanh, silu, reglu, ge
 model.tie_embeddings=true => model.tie_embeddings is for models that write words; leave it at false
+model.conv=1 => model.conv must be 0 or from 2 to 8, not 1
+model.conv=4 => model.conv=4 reads the tokens before each one, and an encoder reads both ways
+model.conv_of=input => model.conv_of has no effect without conv
 model.logits_by=ssmax => model.logits_length must be given with logits_by=ssmax
 encoding=rope model.logits_by=llama4 model.logits_length=4 => model.logits_by=llama4 is of positions
 model.logits_growth=2 => model.logits_growth is for logits_by=llama4, ministral, beam, inkling

@@ -28,7 +28,7 @@ from posexp.encodings.sinusoids import REACH
 
 def weights(case: Case) -> Iterator[Violation]:
   """Check that weights are of visible keys alone, none is negative, and those of a query sum to 1,
-  unless a relation declares otherwise by `sums_to_one`: then to at most 1.
+  unless a relation declares otherwise by `sums_to_one`: then to at most 1, or, at None, neither.
   """
   model, tokens = stack.__wrapped__(case), tokens_of(case)  # one of its own, which is watched
   seen, _ = watch(model)
@@ -39,6 +39,8 @@ def weights(case: Case) -> Iterator[Violation]:
     hidden = np.where(np.asarray(found.visible)[:, None], 0, np.abs(given)).max()
     if not hidden <= EXACT:
       yield Violation(f"layer {layer}: weights of keys that are not visible", float(hidden))
+    if block.attention.relation.sums_to_one is None:
+      continue
     if not given.min() >= -EXACT:
       yield Violation(f"layer {layer}: negative weights", float(-given.min()))
     sums = np.where(real[..., 0], given.sum(-1), 1)

@@ -133,7 +133,7 @@ class Relation(nnx.Module):
   """
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
-  sums_to_one: bool = True  # the weights of each query
+  sums_to_one: bool | None = True  # the weights of each query; None: some may be negative
   cap: float | None = None  # c: the softmax is of c·tanh(e/c) for logits e
   sinks: bool = False  # a span has a logit of each query's sink
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
@@ -230,6 +230,7 @@ class Encoding:
   relative: ClassVar[bool] = True  # only offsets matter, not where counting starts
   paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
   causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
+  keeps_state: ClassVar[bool] = False  # of all tokens before, so that windows make no sense
   both_sides_by: ClassVar[str] = ""  # the option that, if it is true, defines it there, too
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
   in_blocks: ClassVar[tuple[str, ...]] = ()  # options that act in a Transformer's blocks alone

@@ -5,6 +5,7 @@ from posexp.encodings.base import Encoding
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.contextual import CoPE
+from posexp.encodings.delta import Delta
 from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 from posexp.encodings.forgetting import FoX
@@ -51,4 +52,5 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "grape": GRAPE,
   "dape": DAPE,
   "path": PaTH,
+  "delta": Delta,
 }

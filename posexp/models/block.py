@@ -17,6 +17,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
+from posexp.models.convolution import Convolution, Mix, alone
 from posexp.models.sinks import check_softmax, sink_of, without_own
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
@@ -82,6 +83,12 @@ class MultiHeadAttention(nnx.Module):
         raise ValueError(
           f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
         )
+    asked = factor is not None or size.qk_norm or size.qk != "free"
+    if self.relation.sums_to_one is None and asked:
+      raise ValueError(
+        f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
+        "false, qk at free, logits_by at none and logits_scale at 1"
+      )
     self.relation.bind(
       to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)
     )
@@ -105,18 +112,24 @@ class MultiHeadAttention(nnx.Module):
     self.sink = None if cross else sink_of(size, self.relation, rngs)
     self.removes_own = size.own_value == "removed" and not cross
 
-  def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
+  def maps(self, x: Array) -> tuple[Array, ...]:
+    """Return values of x [B,K,F] and, if they are made of it, keys: [B,K,G·D] each."""
+    return (self.value(x),) if self.key is None else (self.value(x), self.key(x))
+
+  def keys_values(
+    self, x: Array, maps: tuple[Array, ...] | None = None
+  ) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
 
     Keys are [B,K,G,0] if the relation does not compute them from hidden states; see
-    `Encoding.columns` for columns.
+    `Encoding.columns` for columns. `maps` stand for those of x.
     """
-    v = self.value(x)
+    v, *k = self.maps(x) if maps is None else maps
     v = v.reshape(*v.shape[:-1], self.kv_heads, -1)
     columns = self.key_columns and self.key_columns(x)
-    if self.key is None:
+    if not k:
       return v[..., :0], v, columns
-    return normed(self.key(x), self.key_norm, self.over_all, self.kv_heads), v, columns
+    return normed(*k, self.key_norm, self.over_all, self.kv_heads), v, columns
 
   def queries(self, x: Array) -> Array | None:
     """Return queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
@@ -210,20 +223,42 @@ class Block(nnx.Module):
     self.norm = size.norm
     self.before = size.norm in ("pre", "sandwich", "parallel")  # whether the inputs are normed
     self.dropout = size.dropout
+    # It draws after all other parts.
+    self.conv_of, kv_width = size.conv_of, size.kv_heads * size.width_of_head
+    widths = [kv_width] * (1 + (self.attention.key is not None))
+    widths = [size.d_model] if size.conv_of == "input" else widths
+    self.conv = Convolution(size.conv, widths, rngs=rngs.fork()) if size.conv else None
 
-  def context(self, x: Array) -> Array:
-    """Return the input of self-attention's keys and values for x [B,L,F]."""
-    return self.attention_norm(x) if self.before and self.attention_norm is not None else x
+  def held(self, x: Array, mix: Mix = alone) -> tuple[Array, Array, Array, Any]:
+    """Return the input [B,L,F] of self-attention for x [B,L,F]; its keys, values and columns.
+
+    With a convolution, which is by `mix`, what it reads stands beside the columns.
+    """
+    normed = self.before and self.attention_norm is not None
+    x = self.attention_norm(x) if normed else x
+    if self.conv is None:
+      return x, *self.attention.keys_values(x)
+    if self.conv_of == "input":
+      read, (x,) = (x,), self.conv((x,), mix)
+      k, v, columns = self.attention.keys_values(x)
+    else:
+      read = self.attention.maps(x)
+      k, v, columns = self.attention.keys_values(x, self.conv(read, mix))
+    return x, k, v, (columns, read)
+
+  def columns(self, x: Array) -> Any:
+    """Return the columns of x [B,L,F] alone."""
+    return self.held(x)[3]
 
   def __call__(
     self,
     x: Array,
-    held: tuple[Array, Array, Any],
+    held: tuple[Array, Array, Array, Any],
     span: Span,
     source: tuple | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Apply the block to x [B,Q,F], given keys, values and columns of the context: [B,Q,F]."""
+    """Apply the block to x [B,Q,F], given what is `held` of it and of its context: [B,Q,F]."""
 
     def add(
       x: Array, norm: Norm | None, f: Callable[[Array], Array], after: Norm | None = None
@@ -236,9 +271,11 @@ class Block(nnx.Module):
       y = f(x if norm is None else norm(x))
       return x + drop(y if after is None else after(y), self.dropout, rngs)
 
-    read = x
-    after = self.attention_out_norm
-    x = add(x, self.attention_norm, lambda y: self.attention(y, *held, span, rngs), after)
+    read, (inputs, k, v, columns) = x, held
+    columns = columns if self.conv is None else columns[0]
+    norm, after = None if self.before else self.attention_norm, self.attention_out_norm
+    attended = self.attention(inputs[:, -x.shape[1] :], k, v, columns, span, rngs)
+    x = add(x, norm, lambda _: attended, after)
     if self.cross is not None:
       *keys_values, there = source
       there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # positions do not matter

@@ -26,6 +26,7 @@ class Cache(struct.PyTreeNode):
   length: Array  # int: the number of filled slots
   columns: tuple[Any, ...]  # arrays [B,K,...]: see `Encoding.columns`
   rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
+  least: int = struct.field(pytree_node=False, default=1)  # tokens that each layer holds
 
   @classmethod
   def empty(
@@ -40,7 +41,7 @@ class Cache(struct.PyTreeNode):
   ) -> Cache:
     """Return an empty cache; `windows` and what makes `columns` are those of the layers."""
     # Separate buffers: a donated one may not appear twice.
-    empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
+    empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling, size.conv)
     heads, width = size.kv_heads, size.width_of_head
     slots = [each - 1 if each and empty.rolls(each) else length for each in windows]
     keys = tuple(jnp.zeros((batch, heads, width, slot), size.dtype) for slot in slots)
@@ -56,19 +57,21 @@ class Cache(struct.PyTreeNode):
 
   def rolls(self, window: int | None) -> bool:
     """Return whether layers with this window hold less than all slots."""
-    return self.rolling and window is not None and window <= self.positions.shape[1]
+    within = window is not None and self.least <= window <= self.positions.shape[1]
+    return self.rolling and within
+
+  def wider(self, held: Array, new: Array, axis: int, window: int | None) -> Array:
+    """Return an array that a layer holds with that of new tokens, which come along `axis`."""
+    if self.rolls(window):
+      return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
+    start = [self.length if each == axis else 0 for each in range(held.ndim)]
+    return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
 
   def added(
     self, i: int, new: tuple[Array, Array, Any], window: int | None, kept: Array | int
   ) -> tuple[tuple[Array, Array, Any], tuple[Array, Array, Any]]:
     """Return what a layer holds with new tokens, and what is left of it if `kept` of them stay."""
     rolls = self.rolls(window)
-
-    def wider(held: Array, new: Array, axis: int) -> Array:
-      if rolls:
-        return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
-      start = [self.length if each == axis else 0 for each in range(held.ndim)]
-      return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
 
     def left(x: Array, axis: int) -> Array:
       return jax.lax.dynamic_slice_in_dim(x, kept, window - 1, axis=axis) if rolls else x
@@ -77,6 +80,7 @@ class Cache(struct.PyTreeNode):
       axes = zip((3, 2, 1), *parts, strict=True)  # of keys, values and columns
       return tuple(jax.tree.map(functools.partial(f, axis=axis), *part) for axis, *part in axes)
 
+    wider = functools.partial(self.wider, window=window)
     wide = each(wider, (self.keys[i], self.values[i], self.columns[i]), new)
     return wide, each(left, wide)
 

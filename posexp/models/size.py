@@ -22,7 +22,7 @@ from posexp.config.checks import (
   row_of,
   show,
 )
-from posexp.encodings import check_layers
+from posexp.encodings import check_layers, name_of
 from posexp.encodings.base import Encoding, Layer, whole
 from posexp.errors import counted
 from posexp.models import logits
@@ -63,6 +63,7 @@ BIAS = Bound(
   f"one of {', '.join(BIASES)}, or of {', '.join(PARTS)} joined by +",
   lambda bias: bias in BIASES or {*bias.split("+")} <= {*PARTS},
 )
+CONV = Bound("0 or from 2 to 8", lambda taps: taps == 0 or 2 <= taps <= 8)
 Width = Annotated[int, between(1, WIDEST)]
 Rule = Annotated[
   str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
@@ -96,6 +97,8 @@ class Size:
   output_gate: bool = False  # of attention
   sinks: Literal["none", "head", "token"] = "none"  # see posexp/models/sinks.py
   own_value: Literal["kept", "removed"] = "kept"  # in outputs of self-attention
+  conv: Annotated[int, CONV] = 0  # taps of a causal convolution: see posexp/models/convolution.py
+  conv_of: Annotated[Literal["keys_values", "input"], only_with("conv")] = "keys_values"
   bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   embed_norm: bool = False  # of the sum that enters the first layer
@@ -180,6 +183,7 @@ class Size:
       "triangles": self.triangles,
       f"a sink of each {self.sinks}": self.sinks != "none",
       "outputs without the own value": self.own_value != "kept",
+      f"convolution of {self.conv} taps of {self.conv_of.replace('_', ' and ')}": self.conv > 0,
       "tied embeddings": self.tie_embeddings,
     }
     norm = f"{self.norm}-{NORMS[self.norm_kind]}"
@@ -217,6 +221,18 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   for name, given in (("window", size.window), ("triangles", size.triangles)):
     if given and (cross or causal):
       raise ValueError(f"{name}={show(given)} is for encoders alone")
+  state = [each.encoding for each in layers if each.encoding.keeps_state]
+  windows = any(each.window for each in layers if each.encoding in state)
+  if state and (size.same_length or windows):
+    raise ValueError(
+      f"{name_of(state[0])} keeps a state of all tokens before, so leave out its window and "
+      "same_length"
+    )
+  if size.conv and not causal:
+    raise ValueError(
+      f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; "
+      "leave it at 0"
+    )
   if size.memory and (cross or not causal):
     raise ValueError(f"memory={size.memory} is for language models")
   if size.window is not None and any(layer.window or layer.chunk for layer in layers):

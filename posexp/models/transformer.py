@@ -28,6 +28,7 @@ from posexp.models import attention
 from posexp.models.attention import Kind, filled_up, limited, since_start, visible
 from posexp.models.block import Block, drop, norm_of
 from posexp.models.cache import Cache, Memory
+from posexp.models.convolution import in_cache, in_row, slots_before
 from posexp.models.size import Size, checked
 
 
@@ -130,9 +131,9 @@ class Stack(nnx.Module):
       lambda kind: limited(whole, kind, places, places, self.causal, within),
       term_scale=term_scale,
     )
+    mix = in_row(real - 1, self.size.conv)
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
-      held = block.attention.keys_values(block.context(x))
-      x = block(x, held, span, source and source[i], rngs)
+      x = block(x, block.held(x, mix), span, source and source[i], rngs)
     return self.finish(x)
 
   def step(
@@ -157,7 +158,6 @@ class Stack(nnx.Module):
     size = cache.positions.shape[1]
     if tokens.shape[1] > size:
       raise ValueError(f"{tokens.shape[1]} tokens, but the cache has {size} slots")
-    slots = jnp.arange(size)
     own = cache.length + jnp.arange(tokens.shape[1])
     positions = cache.positions[:, own]
     # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
@@ -166,7 +166,7 @@ class Stack(nnx.Module):
     reach = self.max_position or size // alternatives
 
     def of_kind(kind: Kind) -> Span:
-      rolls, held = cache.rolls(kind.window), slots
+      rolls, held = cache.rolls(kind.window), jnp.arange(size)
       if rolls:
         held = cache.length + jnp.arange(1 - kind.window, tokens.shape[1])
       mask = seen if seen is not None else (held <= own[:, None])[None]
@@ -180,13 +180,14 @@ class Stack(nnx.Module):
       return limited(span, kind, own // alternatives, held // alternatives, causal=True)
 
     kept = tokens.shape[1] if count is None else count
-    layers = []
+    slots, layers = slots_before(own, self.size.conv - 1, seen), []
     for i, (block, span) in enumerate(zip(self.blocks, self.spans(of_kind), strict=True)):
-      k, v, columns = block.attention.keys_values(block.context(x))
+      window = self.kinds[i].window
+      inputs, k, v, columns = block.held(x, in_cache(cache, i, window, slots))
       new = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2), columns
-      (k, v, columns), left = cache.added(i, new, self.kinds[i].window, kept)
+      (k, v, columns), left = cache.added(i, new, window, kept)
       layers.append(left)
-      held = k.transpose(0, 3, 1, 2), v.swapaxes(1, 2), columns
+      held = inputs, k.transpose(0, 3, 1, 2), v.swapaxes(1, 2), columns
       x = block(x, held, span, source and source[i])
     keys, values, columns = zip(*layers, strict=True)
     length = cache.length + kept
@@ -242,12 +243,13 @@ class Stack(nnx.Module):
       lambda kind: limited(span, kind, places[past:], places, True, within),
       term_scale=term_scale,
     )
+    # Without documents, all that is there is of one.
+    mix = in_row(jnp.minimum(held, 0) if documents is None else held, self.size.conv)
     layers = []
-    for block, before, span in zip(self.blocks, memory.layers, spans, strict=True):
-      context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
+    for block, kept, span in zip(self.blocks, memory.layers, spans, strict=True):
+      context = jnp.concatenate([kept.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
-      given = block.attention.keys_values(block.context(context))
-      x = block(x, given, span, rngs=rngs)
+      x = block(x, block.held(context, mix), span, rngs=rngs)
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
@@ -276,7 +278,7 @@ class Stack(nnx.Module):
       self.check(length)
       positions = jnp.arange(length)[None]
     windows = [kind.window for kind in self.kinds]
-    makers = [block.attention.key_columns for block in self.blocks]
+    makers = [block.columns for block in self.blocks]
     return Cache.empty(self.size, windows, makers, batch, length, positions, rolling)
 
   def empty_memory(self, batch: int, length: int) -> Memory:

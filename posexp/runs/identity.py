@@ -52,6 +52,8 @@ NEUTRAL = {
   "model.output_gate": (False,),
   "model.sinks": ("none",),
   "model.own_value": ("kept",),
+  "model.conv": (0,),
+  "model.conv_of": ("keys_values",),
   "model.bias": ("feed_forward",),
   "model.embed_norm": (False,),
   "model.token_types": (0,),

@@ -44,6 +44,8 @@ BLOCKS = {
   "sinks of tokens": ({"sinks": "token"}, 4 * F, 4 * F),
   "without the own value": ({"own_value": "removed"}, 0, 0),
   "gate": (GATED, F * F + 5 * F, F * F),
+  "convolution": ({"conv": 4}, 4 * 2 * F, 0),
+  "of the input": ({"conv": 2, "conv_of": "input"}, 2 * F, 0),
   "kv heads": ({"num_kv_heads": 1}, -2 * F * 96, -2 * F * 96),
   "wide": ({"head_dim": 48}, 4 * F * 64, 4 * F * 64 + 2 * 16 * 64),
   "tied": ({"tie_embeddings": True}, -V * F - V, 0),
@@ -95,7 +97,7 @@ def test_a_block_is_that_of_a_released_family(name):
   for path, leaf in nnx.to_flat_state(nnx.state(block, nnx.Param)):
     leaf[...] = jnp.asarray(given["/".join(map(str, path))])
   span, x = Span.within(None, jnp.asarray(mask)[:, None], True), jnp.asarray(x)
-  attend = nnx.jit(lambda block, x: block(x, block.attention.keys_values(block.context(x)), span))
+  attend = nnx.jit(lambda block, x: block(x, block.held(x), span))
   got = attend(block, x)
   np.testing.assert_allclose(got[mask], expected[mask], atol=1e-5 * np.abs(expected).max())
 
