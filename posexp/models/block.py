@@ -1,4 +1,4 @@
-"""The parts of a Transformer: attention, the feed-forward network, a block of both, and norms."""
+"""The parts of a Transformer: attention, the feed-forward network, and a block of both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings import check_declared, name_of
-from posexp.encodings.base import Columns, Encoding, Layer, LayerNorm, Relation
+from posexp.encodings.base import Columns, Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
-from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
 from posexp.models.convolution import Convolution, Mix, alone
+from posexp.models.norms import norm_of, normed, qk_norm
 from posexp.models.sinks import check_softmax, sink_of, without_own
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.tied import tied
@@ -76,19 +76,9 @@ class MultiHeadAttention(nnx.Module):
       if cross
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
+    check_queries(encoding, self.relation, size, factor)
     if not self.relation.uses_hidden:
-      check_unbound(encoding, size)
       self.query = self.key = None
-      if factor is not None:
-        raise ValueError(
-          f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
-        )
-    asked = factor is not None or size.qk_norm or size.qk != "free"
-    if self.relation.sums_to_one is None and asked:
-      raise ValueError(
-        f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
-        "false, qk at free, logits_by at none and logits_scale at 1"
-      )
     self.relation.bind(
       to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)
     )
@@ -234,8 +224,7 @@ class Block(nnx.Module):
 
     With a convolution, which is by `mix`, what it reads stands beside the columns.
     """
-    normed = self.before and self.attention_norm is not None
-    x = self.attention_norm(x) if normed else x
+    x = self.attention_norm(x) if self.before and self.attention_norm is not None else x
     if self.conv is None:
       return x, *self.attention.keys_values(x)
     if self.conv_of == "input":
@@ -286,25 +275,6 @@ class Block(nnx.Module):
     return add(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm)
 
 
-class RMSNorm(nnx.Module):
-  """x / √(mean x² + ε) · scale (Zhang & Sennrich 2019), computed in float32.
-
-  Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
-  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before. `above` is added to the
-  scale: with 1, as in Gemma, the parameter is what the scale differs by from 1.
-  """
-
-  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6, above: float = 0.0):
-    self.parts, self.epsilon, self.above = parts, epsilon, above
-    self.scale = nnx.Param(jnp.full(features, 1.0 - above))
-
-  def __call__(self, x: Array) -> Array:
-    wide = x.astype(jnp.float32)
-    steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
-    scale = self.scale[...].astype(jnp.float32) + self.above if self.above else self.scale[...]
-    return (wide * spread(steepness, x.shape[-1]) * scale).astype(x.dtype)
-
-
 def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
   """Return an embedding's table [V,D] of word vectors and its factor; None if it has no table.
 
@@ -320,47 +290,6 @@ def check_untied(size: Size) -> None:
   """Raise ValueError if embeddings are to be tied in a model without an output layer for words."""
   if size.tie_embeddings:
     raise ValueError("tie_embeddings is for models that write words; leave it at false")
-
-
-def norm_of(encoding: Encoding, features: int, size: Size, rngs: Rngs) -> Callable[[Array], Array]:
-  """Build a norm of the chosen kind for `features` as the encoding has them: together or in parts.
-
-  Raises:
-    ValueError: the encoding has a norm of its own that is of no kind.
-  """
-  made = encoding.norm(features, epsilon=size.norm_epsilon, rngs=rngs)
-  if size.norm_kind == "layer":
-    return made
-  return norm_like(made, encoding, size.norm_kind, "norm_kind at layer")
-
-
-def norm_like(made: Any, encoding: Encoding, kind: str, otherwise: str) -> Callable[..., Array]:
-  """Return a norm of another kind in place of an encoding's LayerNorm.
-
-  Raises:
-    ValueError: it is another norm; the message says to leave what `otherwise` says.
-  """
-  if type(made) is not LayerNorm:
-    raise ValueError(f"{name_of(encoding)} has a norm of its own, so leave {otherwise}")
-  given: dict[str, Any] = {"parts": made.parts, "epsilon": made.epsilon}
-  if kind == "layer_scale":
-    return LayerNorm(len(made.scale[...]), bias=False, **given)
-  return RMSNorm(len(made.scale[...]), above=float(kind == "rms_one"), **given)
-
-
-def qk_norm(encoding: Encoding, size: Size, width: int, rngs: Rngs) -> Any:
-  """Return the norm of queries or keys, which is an RMS norm."""
-  like = encoding.norm(width, epsilon=size.norm_epsilon, rngs=rngs.fork())
-  kind = "rms_one" if size.norm_kind == "rms_one" else "rms"
-  return norm_like(like, encoding, kind, "qk_norm at false")
-
-
-def normed(x: Array, norm: Callable[[Array], Array] | None, over_all: bool, heads: int) -> Array:
-  """Split x [B,L,H·D] into heads [B,L,H,D], with a norm before (over all of them) or after."""
-  if norm is not None and over_all:
-    x = norm(x)
-  x = x.reshape(*x.shape[:-1], heads, -1)
-  return x if norm is None or over_all else norm(x)
 
 
 def repeated(x: Array, num_heads: int) -> Array:
@@ -392,15 +321,26 @@ def to_all_heads(
   return ToAllHeads(linear, own, size.num_heads)
 
 
-def check_unbound(encoding: Encoding, size: Size) -> None:
-  """Check that nothing is asked of queries and keys that are not made of hidden states.
+def check_queries(
+  encoding: Encoding, relation: Relation, size: Size, factor: logits.Factor | None
+) -> None:
+  """Check that what is asked of queries and keys can be done to those of a relation.
 
   Raises:
-    ValueError: they are to be normed or tied, or to have heads that are not d_model wide together.
+    ValueError: they are not made of hidden states, or have no logits, and are to be multiplied,
+      normed or tied, or to have heads that are not d_model wide together.
   """
-  plain = not size.qk_norm and size.qk == "free"
-  if not plain or size.num_heads * size.width_of_head != size.d_model:
+  name, plain = name_of(encoding), not size.qk_norm and size.qk == "free"
+  narrow = size.num_heads * size.width_of_head != size.d_model
+  if not relation.uses_hidden and factor is not None:
+    raise ValueError(f"{factor} needs queries made from hidden states, and {name} has none")
+  if not relation.uses_hidden and (not plain or narrow):
     raise ValueError(
-      f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
-      "leave qk_norm at false, qk at free and head_dim at null"
+      f"{name} makes queries and keys of positions alone, by maps of its own, so leave qk_norm at "
+      "false, qk at free and head_dim at null"
+    )
+  if relation.sums_to_one is None and (factor is not None or not plain):
+    raise ValueError(
+      f"{name} has no logits, and norms queries and keys itself: leave qk_norm at false, qk at "
+      "free, logits_by at none and logits_scale at 1"
     )

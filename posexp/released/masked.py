@@ -10,8 +10,8 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs
-from posexp.models.block import norm_of
 from posexp.models.cross_entropy import Reader, Writer
+from posexp.models.norms import norm_of
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import FEED_FORWARDS, Size
 from posexp.models.transformer import Stack
