@@ -118,6 +118,13 @@ MISTAKES = [
     "seeds=2,3: seeds is how many there are, as seeds=3 for the seeds 0 to 2; for these, write "
     "-m seed=2,3\n",
   ),
+  ("until=told seed=3", "until=told has no effect on one run: add -m, and leave seed out"),
+  ("-m encoding=none,rope until=tld", "until must be one of told, not 'tld'"),
+  ("-m encoding=none,rope margin=1", "margin=1.0 has no effect without until=told: add that"),
+  ("-m encoding=none,rope until=told margin=0", "margin must be above 0, not 0"),
+  ("encoding=short_list", "encoding=short_list stands for six encodings: add -m for a sweep"),
+  ("-m encoding=none,rope until=told budget=2", "budget=2: type a time, such as 2h or 90m, or"),
+  ("-m encoding=none until=told", "until=told compares two groups or more, of more than 3 seeds"),
   ("-m seeds=3 seed=0,1", "seeds=3 stands for seeds 0 to 2: drop it, or drop seed=..."),
   (
     "MINE -m experiment=clip,clip_too",

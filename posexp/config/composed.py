@@ -16,7 +16,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from posexp.config import plugins
-from posexp.config.checks import FOLDER, LARGEST, Count, Positive, between, brief, only_with
+from posexp.config.checks import FOLDER, LARGEST, Count, Positive, between, brief
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
@@ -144,8 +144,8 @@ class RunOptions:
   rerun: bool = False
   seeds: Count | None = None
   until: Literal["told"] | None = None
-  margin: Annotated[Positive, only_with("until")] | None = None
-  budget: Annotated[str, only_with("until")] | None = None
+  margin: Positive | None = None
+  budget: str | None = None
   workers: int | str = 1
   distributed: Literal["auto", "off"] = "auto"
   distributed_timeout: Positive = 300.0

@@ -171,6 +171,9 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
   values_of = {name: shared.get(name) for name in ("seeds", "until", "margin", "budget")}
   given = build(RunOptions, values_of, where="")
   seeds = given.seeds
+  for name in ("margin", "budget"):
+    if not given.until and getattr(given, name) is not None:
+      raise UserError(f"{name}={getattr(given, name)} has no effect without until=told: add that")
   if "seed" in names and "seeds" not in names:
     seeds = None  # a seed that is typed wins over the seeds of a file
   elif given.until and not seeds:

@@ -66,7 +66,7 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)
-  args.overrides = _of_source(listed(args.overrides))
+  args.overrides = _of_source(listed(args.overrides, args.multirun))
   if args.shell_completion:
     command_line.complete(args.shell_completion)
     return 0
@@ -76,6 +76,8 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
       print(help_text(cfg, args.sections), end="")
       return 0
     searched = cfg.hydra.runtime.choices["hydra/sweeper"] != "basic" and not args.cfg
+    if searched and cfg.until is not None:
+      raise UserError("until=told is of sweeps that posexp trains: leave hydra/sweeper out")
     found = None if args.cfg or searched else members(args, cfg)
     if found:
       for name, tracker in chosen(found[0].config).items():

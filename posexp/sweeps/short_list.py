@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 
 from posexp.config import command_line
 from posexp.config.overrides import read
+from posexp.errors import UserError
 
 NAME = "short_list"
 BOTH_SIDES = ("none", "sinusoidal", "learned", "rpr", "rope", "deberta")
@@ -20,15 +21,17 @@ CAUSAL = ("none", "rope", "alibi", "fire", "rpr", "fox")
 READERS = ("text_classification", "who_acts", "translation", "numbers", "parsing", "grammar")
 
 
-def listed(typed: Sequence[Override]) -> list[Override]:
+def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
   """Return overrides with the names of encodings in the place of `encoding=short_list`.
 
   Raises:
-    UserError: what is typed beside it cannot be composed.
+    UserError: it is typed of one run, or what is typed beside it cannot be composed.
   """
   place = [at for at, each in enumerate(typed) if each.input_line == f"encoding={NAME}"]
   if not place:
     return list(typed)
+  if not multirun:
+    raise UserError(f"encoding={NAME} stands for six encodings: add -m for a sweep")
   rest = [each for at, each in enumerate(typed) if at not in place]
   task = command_line.shared(rest).task
   reads = task.get("kind") in READERS or task.get("form") == "encoder"

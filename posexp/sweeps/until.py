@@ -80,7 +80,9 @@ class Rounds:
       most += f", of which the budget allows {min(self.budget.runs, whole)}"
     if self.budget.seconds is not None:
       most += f", in {lasting(self.budget.seconds)} by the budget"
-    return f"until     told: {counted(first, 'run')} first, {FIRST} seeds of each group; {most}"
+    alike = "" if self.margin else "; without margin= groups that are alike take them all"
+    text = f"until     told: {counted(first, 'run')} first, {FIRST} seeds of each group"
+    return f"{text}; {most}{alike}"
 
   def next(self) -> list[Member]:
     """Return the runs of the next round, [] if the sweep is at its end; `ended` then says why.
@@ -149,5 +151,6 @@ def rounds_of(cfg: DictConfig, sweep: Sweep, look: Look | None) -> Rounds | None
   """
   if cfg.get("until") is None or look is None:
     return None
-  budget = Budget.of(cfg.get("budget"))
+  given = cfg.get("budget")
+  budget = Budget.of(None if given is None else str(given))
   return Rounds(sweep, look, cfg.get("margin"), budget)

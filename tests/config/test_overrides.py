@@ -191,6 +191,7 @@ def documents():
 
 
 WINGS = {
+  "posexp.judge": "posexp.judging.command",
   "posexp.parse": "posexp.parsing.command",
   "posexp.export": "posexp.released.command",
   "posexp.leaderboard": "posexp.board.command",
