@@ -208,12 +208,12 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
       f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
       f"reads both ways; there, take one of {counting}"
     )
-  if state := [each.encoding for each in layers if each.encoding.keeps_state]:
-    if size.same_length or any(each.window for each in layers if each.encoding in state):
-      raise ValueError(
-        f"{name_of(state[0])} keeps a state of all tokens before, so leave out its window and "
-        "same_length"
-      )
+  state = [layer for layer in layers if layer.encoding.keeps_state]
+  if state and (size.same_length or any(layer.window for layer in state)):
+    raise ValueError(
+      f"{name_of(state[0].encoding)} keeps a state of all tokens before, so leave out its window "
+      "and same_length"
+    )
   if size.conv and not causal:
     raise ValueError(
       f"conv={size.conv} reads the tokens before each one, and an encoder reads both ways; "
