@@ -20,8 +20,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import add_bias, matmul
 
-
-BLOCK = 32  # keys in a block of `inverse`
+BLOCK = 16  # keys in a block of `inverse`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +160,7 @@ def ruled(q: Array, k: Array, v: Array | None, decay: Array, beta: Array, before
 def inverse(x: Array) -> Array:
   """Return (1 + x)⁻¹ for x [...,K,K] that is 0 on and above its diagonal.
 
-  Blocks on the diagonal are inverted by substitution, which takes eight times as long on a CPU if
+  Blocks on the diagonal are inverted by substitution, which takes tens of times as long on a CPU if
   blocks are large. From them come those of twice the size:
   [[A, 0], [C, B]]⁻¹ = [[A⁻¹, 0], [−B⁻¹ C A⁻¹, B⁻¹]].
   """
