@@ -6,10 +6,10 @@ configs. OPTIONS are refused when the parts of a run are built from a config, be
 
 LONG, BRIEF = "x" * 5_000, f"{'x' * 100}…"  # as a value
 MISTAKES = [
-  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (31 are known: pyt"),
+  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (32 are known: pyt"),
   (
     "--help encoding=xyz",
-    "encoding=xyz: no such encoding (31 are known: python -m posexp.train --help encoding)\n",
+    "encoding=xyz: no such encoding (32 are known: python -m posexp.train --help encoding)\n",
   ),
   (
     "experiment=shaw",
@@ -21,7 +21,7 @@ MISTAKES = [
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
   ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
-  ("encoding=RPR", "encoding=RPR: no such encoding; did you mean rpr? (31 are known: python -m"),
+  ("encoding=RPR", "encoding=RPR: no such encoding; did you mean rpr? (32 are known: python -m"),
   ("task=MR", "task=MR: no such task; did you mean mr? (49 are known: python -m posexp.train"),
   ("SEED=3", "SEED=3: there is no option SEED; did you mean seed?\n"),
   ("encoding=rpr rpr.K=3", "rpr.K=3: there is no option rpr.K; did you mean rpr.k?\n"),
@@ -32,7 +32,7 @@ MISTAKES = [
   ("-m tune=5 rpr.k=2,4", "tune=5: tune is a section, set its options one by one\n"),
   ("-m hydra/launcher=slurm hydra.launcher=5", "hydra.launcher=5: hydra.launcher is a section, "),
   ("labels=5 labels.x=3", "labels=5: labels is a section, set its options one by one, as in label"),
-  (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (31 are known: python -m posexp.train"),
+  (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (32 are known: python -m posexp.train"),
   (f"experiment={LONG}", f"experiment={BRIEF}: no such experiment (46 are known: python -m posexp"),
   (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),
   ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
@@ -205,6 +205,9 @@ encoding=by_layer 'by_layer.pattern=[rope base=2 base=3]' => by_layer.pattern ha
 encoding=by_layer 'by_layer.pattern=[rope window=0]' => by_layer.pattern has window=0, which must b
 encoding=by_layer by_layer.pattern=[by_layer] => by_layer.pattern has by_layer in it, which does no
 encoding=by_layer by_layer.pattern=[] => by_layer.pattern must have at least one layer
+encoding=delta TEXT model.logits_cap=5 => model.logits_cap=5 is for encodings whose weights are the
+encoding=delta TEXT model.qk_norm=true => delta has no logits, and norms queries and keys itself
+encoding=by_layer TEXT 'by_layer.pattern=[delta window=3]' => delta keeps a state of all tokens bef
 encoding=by_layer by_layer.window=3 => by_layer.window has no effect without a window or a chunk in
 positions.kind=random => positions.kind must be one of consecutive, randomized, shifted, not 'rando
 positions.kind=shifted => positions.reach must be given where kind=shifted

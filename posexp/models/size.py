@@ -221,12 +221,11 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   for name, given in (("window", size.window), ("triangles", size.triangles)):
     if given and (cross or causal):
       raise ValueError(f"{name}={show(given)} is for encoders alone")
-  state = [each.encoding for each in layers if each.encoding.keeps_state]
-  windows = any(each.window for each in layers if each.encoding in state)
-  if state and (size.same_length or windows):
+  state = [layer for layer in layers if layer.encoding.keeps_state]
+  if state and (size.same_length or any(layer.window for layer in state)):
     raise ValueError(
-      f"{name_of(state[0])} keeps a state of all tokens before, so leave out its window and "
-      "same_length"
+      f"{name_of(state[0].encoding)} keeps a state of all tokens before, so leave out its window "
+      "and same_length"
     )
   if size.conv and not causal:
     raise ValueError(

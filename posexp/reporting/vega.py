@@ -160,7 +160,7 @@ FAMILIES: dict[str, dict[str, str]] = {  # marker -> encoding -> color
     "rope": GREEN, "xpos": ORANGE, "pope": VIOLET, "selective_rope": RED, "path": BLUE,
     "grape": PINK,
   },
-  "triangle-down": {"fox": BLUE, "stick_breaking": ORANGE},  # gates that forget
+  "triangle-down": {"fox": BLUE, "stick_breaking": ORANGE, "delta": RED},  # what forgets
 }  # fmt: skip
 SPARE = ("triangle-left", "triangle-right")  # markers of all other encodings, such as plugins'
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # lengths of lines and gaps, in pixels

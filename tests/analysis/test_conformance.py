@@ -34,7 +34,7 @@ OTHERS = [case for case in CASES if case not in DEFAULTS]
 ALIKE = ("index", "binary", "clock", "kerple", "sandwich")
 UNLIKE = [name for name in ENCODINGS if name not in ALIKE]
 # What keys carry, sums over keys, and distances of layers or of hypotheses: one encoding of each.
-OWN_FORMS = ["rpr", "transformer_xl", "complex", "fox", "dape", "cope", "by_layer"]
+OWN_FORMS = ["rpr", "transformer_xl", "complex", "fox", "dape", "cope", "delta", "by_layer"]
 REST = [name for name in UNLIKE if name not in OWN_FORMS]
 SLOW = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in OTHERS]
 SLOW_UNTRAINED = [case for case in SLOW if case.values[0] in UNTRAINED]

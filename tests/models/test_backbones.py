@@ -27,7 +27,7 @@ SIZES = {
 IN_ATTENTION = {
   "rpr", "transformer_xl", "rope", "xpos", "alibi", "t5", "kerple", "fire", "sandwich", "deberta",
   "tupe", "cope", "fox", "selective_rope", "inkling", "pope", "fope", "stick_breaking", "grape",
-  "path", "dape", "by_layer",
+  "path", "delta", "dape", "by_layer",
 }  # fmt: skip
 VOCAB, L = 11, 8
 
