@@ -19,7 +19,7 @@ from posexp.kernels.gradients import mean, spread
 from posexp.models import attention, logits
 from posexp.models.convolution import Convolution, Mix, alone
 from posexp.models.size import FEED_FORWARDS, Size
-from posexp.models.tied import tied
+from posexp.models.tied import check_plain, tied
 
 Norm = Callable[[Array], Array]
 
@@ -79,12 +79,6 @@ class MultiHeadAttention(nnx.Module):
         raise ValueError(
           f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
         )
-    asked = factor is not None or size.qk_norm or size.qk != "free"
-    if self.relation.sums_to_one is None and asked:
-      raise ValueError(
-        f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
-        "false, qk at free, logits_by at none and logits_scale at 1"
-      )
     self.relation.bind(
       to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)
     )
@@ -199,6 +193,8 @@ class Block(nnx.Module):
     self.attention = MultiHeadAttention(
       encoding, size, causal=causal, cross=False, factor=factor, rngs=rngs.fork()
     )
+    if self.attention.relation.sums_to_one is None:
+      check_plain(encoding, size, factor)
     self.attention_norm = norm() if size.first_norm or not first else None
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
     self.feed_forward_norm = norm()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
+from posexp.encodings import name_of
 from posexp.encodings.base import Encoding, Linear
 from posexp.models.size import Size
 
@@ -52,3 +53,16 @@ def tied(query: Callable, key: Callable, encoding: Encoding, size: Size) -> Maps
       raise ValueError(f"qk={size.qk}: heads are wider than d_model together; lower head_dim")
     query, key = Orthonormal(query), Orthonormal(key)
   return (query if size.qk == "orthogonal" else key), key
+
+
+def check_plain(encoding: Encoding, size: Size, factor: object) -> None:
+  """Check that nothing is asked of queries, keys and logits of an encoding that has no logits.
+
+  Raises:
+    ValueError: queries are to have a factor, or queries and keys are to be normed or tied.
+  """
+  if factor is not None or size.qk_norm or size.qk != "free":
+    raise ValueError(
+      f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
+      "false, qk at free, logits_by at none and logits_scale at 1"
+    )
