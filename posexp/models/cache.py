@@ -48,9 +48,11 @@ class Cache(struct.PyTreeNode):
     values = tuple(jnp.zeros((batch, heads, each, width), size.dtype) for each in slots)
 
     def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
-      x = jax.ShapeDtypeStruct((batch, slots, size.d_model), size.dtype)
+      x = jax.ShapeDtypeStruct((batch, 1, size.d_model), size.dtype)
       found = make and jax.eval_shape(make, x)
-      return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
+      return jax.tree.map(
+        lambda each: jnp.zeros((batch, slots, *each.shape[2:]), each.dtype), found
+      )
 
     made = tuple(map(columns, makers, slots))
     return empty.replace(keys=keys, values=values, columns=made)

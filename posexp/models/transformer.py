@@ -279,7 +279,7 @@ class Stack(nnx.Module):
       self.check(length)
       positions = jnp.arange(length)[None]
     windows = [kind.window for kind in self.kinds]
-    makers = [block.columns for block in self.blocks]
+    makers = [block.columns if block.conv else block.attention.key_columns for block in self.blocks]
     return Cache.empty(self.size, windows, makers, batch, length, positions, rolling)
 
   def empty_memory(self, batch: int, length: int) -> Memory:

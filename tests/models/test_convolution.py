@@ -88,6 +88,7 @@ def leaks(options):
 @pytest.mark.parametrize("options", KINDS)
 def test_nothing_leaks_from_padding_documents_or_other_hypotheses(options):
   assert max(leaks(options)) < 2e-5
+  assert stack(**options).empty_cache(2, 0).length == 0  # as beam search begins
 
 
 def test_a_leak_is_found(monkeypatch):
