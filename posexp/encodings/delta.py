@@ -20,8 +20,6 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import add_bias, matmul
 
-BLOCK = 16  # keys in a block of `inverse`
-
 
 @dataclasses.dataclass(frozen=True)
 class Delta(Encoding):
@@ -160,28 +158,19 @@ def ruled(q: Array, k: Array, v: Array | None, decay: Array, beta: Array, before
 def inverse(x: Array) -> Array:
   """Return (1 + x)⁻¹ for x [...,K,K] that is 0 on and above its diagonal.
 
-  Blocks on the diagonal are inverted by substitution, which takes tens of times as long on a CPU if
-  blocks are large. From them come those of twice the size:
-  [[A, 0], [C, B]]⁻¹ = [[A⁻¹, 0], [−B⁻¹ C A⁻¹, B⁻¹]].
+  From the inverses of blocks on the diagonal, at first of one key, come those of twice the size:
+  [[A, 0], [C, B]]⁻¹ = [[A⁻¹, 0], [−B⁻¹ C A⁻¹, B⁻¹]]. A solver of XLA takes tens of times as long
+  on a CPU, and now and then waits for itself for ever.
   """
   *outer, count = x.shape[:-1]
   whole = 1 << (count - 1).bit_length()
   x = jnp.pad(x, [(0, 0)] * len(outer) + [(0, whole - count)] * 2)
-
-  def blocks(size: int, row: int, column: int) -> Array:
-    """Return a block of each pair on the diagonal, or of each one: [...,N,size,size]."""
-    several = 1 + row + column
-    parts = x.reshape(*outer, -1, several, size, whole // (several * size), several, size)
-    return jnp.moveaxis(jnp.diagonal(parts[..., row, :, :, column, :], 0, -4, -2), -1, -3)
-
-  size = min(BLOCK, whole)
-  eye = jnp.broadcast_to(jnp.eye(size, dtype=x.dtype), (*outer, whole // size, size, size))
-  found = jax.lax.linalg.triangular_solve(
-    blocks(size, 0, 0), eye, left_side=True, lower=True, unit_diagonal=True
-  )
+  found, size = jnp.ones((*outer, whole, 1, 1), x.dtype), 1
   while size < whole:
+    parts = x.reshape(*outer, whole // (2 * size), 2, size, whole // (2 * size), 2, size)
+    low = jnp.moveaxis(jnp.diagonal(parts[..., 1, :, :, 0, :], 0, -4, -2), -1, -3)
     first, last = found[..., ::2, :, :], found[..., 1::2, :, :]
-    low = -last @ blocks(size, 1, 0) @ first
+    low = -last @ low @ first
     top = jnp.concatenate([first, jnp.zeros_like(low)], axis=-1)
     found = jnp.concatenate([top, jnp.concatenate([low, last], axis=-1)], axis=-2)
     size *= 2
