@@ -8,6 +8,7 @@ switch where an option asks for one. Experiments are global.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,6 +65,9 @@ class _Visitor(HydraOverrideVisitor):
       self.guessing = before
 
 
+_functions = functools.cache(create_functions)
+
+
 def _parsed(line: str) -> Override:
   """Return the override of a line; raise one of UNREADABLE if it cannot be read."""
   lexer = OverrideLexer(InputStream(line))
@@ -71,7 +75,7 @@ def _parsed(line: str) -> Override:
   for each in (lexer, parser):
     each.removeErrorListeners()
     each.addErrorListener(HydraErrorListener())
-  found = _Visitor(create_functions()).visit(parser.override())
+  found = _Visitor(_functions()).visit(parser.override())
   found.input_line = line
   source = line.partition("=")[2]
   if isinstance(found._value, str) and source != found._value == source.strip():
@@ -90,6 +94,7 @@ def read(lines: Iterable[str]) -> list[Override]:
   return [_read(line) for line in lines]
 
 
+@functools.lru_cache(maxsize=4096)  # a sweep has the same lines in each of its runs
 def _read(line: str) -> Override:
   key, equals, value = line.partition("=")
   if not equals and not line.startswith("~"):
