@@ -152,7 +152,7 @@ def test_a_cell_at_an_edge_is_marked_and_not_ranked_and_another_is_bracketed(hom
   assert "rope" not in found.overall("beyond")
   text = tables.markdown([found])
   assert "at an edge" in text
-  assert "16 runs" in text  # what the trials of rope cost
+  assert "8 runs" in text  # what the trials of rope cost
   typed("--verify", "out/none.parquet")
 
 
@@ -179,16 +179,16 @@ def test_what_fits_the_time_is_trained_column_by_column_and_the_rest_later(home,
     return {"time/seconds": 30.0}
 
   home.validation = lasting
-  typed("--for", "10m")
-  assert now[0] <= 600
-  assert len(home.trained) == 20
+  typed("--for", "9m")
+  assert now[0] <= 540
+  assert len(home.trained) == 18
   assert {each["task"]["name"] for each in home.trained} == {"copy"}
   order = [each["encoding"] for each in home.trained]
   assert order == sorted(order)  # none is complete up to two seeds, and then comes rope
   before = 0
   while before < (before := len(home.trained)):
-    typed("--for", "10m")
-  assert before == 36 + 30
+    typed("--for", "9m")
+  assert before == 24 + 18
   names = [(each["task"]["name"], each["seed"]) for each in home.trained]
   assert len({str(each) for each in home.trained}) == len(home.trained)
   assert names.index(("copy", 2)) > names.index(("majority", 1))  # the last seeds come last
