@@ -23,17 +23,21 @@ def test_its_commands_give_a_table(home, tmp_path, monkeypatch, capsys):
   pairs = [row for _ in range(40) for row in order.pair(rng, 5)]
   lines = [f"{row['text']},{row['label']}" for row in pairs]
   Path("texts.csv").write_text("\n".join(["text,label", *lines, ""]))
-  *trained, reported = (shlex.split(line) for line in COMMANDS)
-  for _, _, module, *argv in trained:
-    assert module == "posexp.train"
-    few = ["task.fold=0"] if "task.folds=5" in argv else []
-    done = order.command(*argv, *few, f"runs={len(argv)}", *TINY)
-    assert done.status == 0, done.err
-    assert "texts: test accuracy by encoding" in done.out
-    assert "trained   " in done.out
-  Path("6").rename("runs")
-  monkeypatch.setattr("sys.argv", reported[2:])
-  importlib.import_module(reported[2]).main()
+  folded, trained, larger, reported = (shlex.split(line)[2:] for line in COMMANDS)
+  assert {each[0] for each in (folded, trained, larger)} == {"posexp.train"}
+  asked = []
+  for argv, runs in ((folded, 75), (larger, 15)):
+    asked.clear()
+    done = order.command(*argv[1:], job=asked.append)
+    assert (done.status, len(asked)) == (0, runs), done.err
+    assert {each["task"]["name"] for each in asked} == {"texts"}
+  assert {each["model"]["d_model"] for each in asked} == {128}
+  done = order.command(*trained[1:], *TINY)
+  assert done.status == 0, done.err
+  assert "texts: test accuracy by encoding" in done.out
+  assert "trained   " in done.out
+  monkeypatch.setattr("sys.argv", reported)
+  importlib.import_module(reported[0]).main()
   assert "## texts: test accuracy by encoding" in capsys.readouterr().out
 
 
