@@ -28,7 +28,7 @@ SIZES = {"train": 400, "validation": 60, "test": 100}
 # Of runs of any length one program is compiled, which other files find on disk.
 STEADY = ["train.schedule=constant", "train.warmup=2", "model.dropout=0.1"]
 SHORT = [*STEADY, "train.steps=12", "train.evaluate_every=4", "train.log_every=3"]
-BRIEF = [*STEADY, "train.steps=6", "train.evaluate_every=2", "train.log_every=1"]
+BRIEF = [*STEADY, "train.steps=6", "train.evaluate_every=3", "train.log_every=1"]
 BRIEF += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled"]
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]

@@ -118,7 +118,7 @@ def test_the_run_of_an_experiment_is_as_typed_alone():
     assert run.config == Setup.of(resolve(compose([typed, *shlex.split(run.options)]))).config
 
 
-@pytest.mark.parametrize("name", some(EXPERIMENTS, 8))
+@pytest.mark.parametrize("name", some(EXPERIMENTS, 3))
 def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   large, small = (composed((f"experiment={name}{size}",)) for size in ("", "_small"))
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN

@@ -150,7 +150,7 @@ def test_every_encoding_with_options_declares_an_alternative(name):
 
 
 def test_a_trial_is_never_tested(home):
-  few = ["encoding=none", *order.STEADY, "train.steps=2", "train.evaluate_every=1"]
+  few = ["encoding=none", *order.STEADY, "train.steps=1", "train.evaluate_every=1"]
   argv = [*order.write(home), *few, "tune.train.learning_rate=1e-3,1e-2", "tune.seeds=[9]"]
   assert order.command("-m", *argv, "seed=0").status == 0
   found = order.summaries("runs")

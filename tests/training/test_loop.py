@@ -11,7 +11,7 @@ import pytest
 from commands import Command
 from order import command as in_this_process
 
-RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=20"]
+RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=70"]
 RUN += ["train.log_every=7"]
 SWEEP = [*RUN, "seed=0,1", "-m"]
 
@@ -121,5 +121,5 @@ def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   said = [line for line in err.splitlines() if not line.endswith(" ...")]  # of a busy machine
   assert (status, len(said)) == (2, 1)
   assert said[0].startswith(
-    "posexp: error: train.average=99: of 140 steps the run is evaluated 7 times"
+    "posexp: error: train.average=99: of 140 steps the run is evaluated 2 times"
   )

@@ -68,7 +68,7 @@ FILLED = {
 }
 
 
-@pytest.mark.parametrize("folder", some(PAGES, 2), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", some(PAGES, 1), ids=lambda folder: folder.name)
 def test_a_page_is_drawn_again_from_its_records(folder):
   page = findings.drawn(folder)
   assert page.text == (folder / "README.md").read_text(encoding="utf-8")
