@@ -107,7 +107,7 @@ def test_what_fails_or_is_killed_takes_no_other_run_with_it(home):
   assert {summary["place"] for summary in summaries()} <= {"a", "b"}
 
   Path("broken").unlink()
-  status, out, _ = command(*SWEEP)
+  status, out, _ = command(*SWEEP, "workers=1")
   assert (status, out.count("finished already")) == (0, 3)
   assert re.search(r"\nrpr k=4 +2 +50.00 +0.00 ", out)
   assert [path[-6:] for path, _ in trained()] == ["seed=1"] * 3

@@ -163,7 +163,7 @@ def test_a_step_may_be_compiled_before_there_is_a_state():
 
 
 def test_a_run_and_its_summary_tell_their_costs(home):
-  options = [*write(home), *SHORT, "encoding=none", "train.log_every=2"]
+  options = [*write(home), *SHORT, "encoding=none", "train.log_every=2", "train.evaluate_every=12"]
   assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0
   runs = [read_run(path) for path in sorted(home.glob("seeds/*/*/*/seed=*"))]
   first, second = (run.summary for run in runs)
