@@ -95,8 +95,8 @@ def pytest_collection_finish():
 
 
 # Files that take longest come first, so that no process is left with one of them at the end.
-LONGEST = ("conformance", "task_contract", "loop", "translation", "train", "inspect", "positions")
-LONGEST += ("attention", "damage", "decoding", "kernel", "context", "translate", "evaluate")
+LONGEST = ("leaderboard", "train", "own", "conformance", "commands", "tuning", "parents", "order")
+LONGEST += ("loop", "workers", "damage", "context", "translation", "checkpoints", "translate")
 
 
 def pytest_collection_modifyitems(items):
