@@ -62,11 +62,10 @@ def test_maps_are_the_weights_of_the_model(found):
   @nnx.jit
   def weights(model, tokens):
     block, positions = model.encoder.blocks[0], np.arange(tokens.shape[1])[None]
-    context = block.context(model.encoder.read(tokens, positions, None))
+    read, k, *_ = block.held(model.encoder.read(tokens, positions, None))
     everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
     span = model.encoder.ready(Span(positions, positions, everything))
-    k, *_ = block.attention.keys_values(context)
-    return block.attention.relation.weights(block.attention.queries(context), k, span)[0]
+    return block.attention.relation.weights(block.attention.queries(read), k, span)[0]
 
   expected = weights(opened.snapshot.model(), np.array([each.source]))
   np.testing.assert_allclose(seen.weights[0], expected, atol=1e-5)

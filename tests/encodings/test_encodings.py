@@ -270,9 +270,8 @@ def maps(stack, tokens, positions):
   span = stack.ready(Span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool)))
   found = []
   for block in stack.blocks:
-    context = block.context(x)
-    held = block.attention.keys_values(context)
-    found.append(block.attention.relation.weights(block.attention.queries(context), held[0], span))
+    held = read, k, *_ = block.held(x)
+    found.append(block.attention.relation.weights(block.attention.queries(read), k, span))
     x = block(x, held, span)
   return np.stack(found), stack.finish(x)
 
