@@ -131,16 +131,14 @@ def opened_once():
     yield
 
 
-@pytest.fixture
-def composed_once(monkeypatch):
-  """Command lines get copies of configs that were composed once, but for files of the user's own.
-
-  To compose one takes most of the time of a command line that trains nothing.
-  """
+@pytest.fixture(autouse=True)
+def composed_once(request, monkeypatch):
+  """Command lines get configs of which the files were composed once, but for tests of configs."""
+  import hydra
   import order
 
-  for user in ("config.command_line", "sweeps.jobs"):
-    monkeypatch.setattr(f"posexp.{user}.compose", order.composed_once)
+  if request.path.parent.name != "config":
+    monkeypatch.setattr(hydra, "compose", order.composed_once)
 
 
 @pytest.fixture

@@ -1,16 +1,20 @@
 """Options that cannot be, or do not go together, are one sentence that names them as typed."""
 
+import copy
+import functools
 import shlex
 
 import mistakes
-import order
 import pytest
 from omegaconf import OmegaConf
 
 from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.training.setup import Setup
+
+composed = functools.cache(lambda *choices: compose(list(choices)))
 
 
 def built(line):
@@ -20,7 +24,7 @@ def built(line):
   """
   words = shlex.split(line)
   choices = [word for word in words if "." not in word.partition("=")[0]]
-  config = order.composed_once(choices)
+  config = copy.deepcopy(composed(*choices))
   for option in read([word for word in words if word not in choices]):
     OmegaConf.update(config, option.key_or_group, option.value())
   setup = Setup.of(resolve(config))

@@ -228,3 +228,14 @@ def test_the_experiment_in_the_documents_is_a_sweep(mine):
     found = members(args, command_line.shared(args.overrides))
     assert [run.config["rpr"]["k"] for run in found] == [2] * 3 + [4] * 3 + [8] * 3
     assert {run.config["tracker"]["wandb"]["project"] for run in found} == {"2026_11"}
+
+
+@pytest.mark.parametrize("lines", [
+  ["encoding=rope", "task=copy", "rope.base=1.10", "task.lengths=[4,6]", "labels={a: b}", "seed=4"],
+  ["experiment=shaw_clip_k", "~rpr.k", "++train.clip=2", "runs=a b", "tune.option=true"],
+])  # fmt: skip
+def test_configs_of_other_tests_are_as_hydra_composes_each(lines, monkeypatch):
+  expected = OmegaConf.to_yaml(compose(lines))
+  monkeypatch.setattr("hydra.compose", order.composed_once)
+  for _ in range(2):
+    assert OmegaConf.to_yaml(compose(lines)) == expected

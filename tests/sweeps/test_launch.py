@@ -19,9 +19,6 @@ from posexp.errors import UserError
 MINE = "hydra.searchpath=[file://mine]"
 
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
-
 @pytest.fixture
 def command(tmp_path, monkeypatch):
   """A function that types a command line; it returns what came of it, and the configs."""

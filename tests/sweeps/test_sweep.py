@@ -18,8 +18,6 @@ from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, attempt
 from posexp.training.setup import Setup
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 
 class Trainer:
   """Stands in for training: writes the folder of a run, with scores that its config decides."""

@@ -12,8 +12,6 @@ from posexp.runs import RunWriter, folder, read_runs
 from posexp.runs.plans import plans
 from posexp.runs.trials import tunings
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 RATES = "tune.train.learning_rate=1e-3,3e-3,1e-2"
 SWEEP = ["-m", "encoding=none,rpr", RATES, "tune.option=true", "seeds=2"]
 BEST = {"none": (0.003, None), "rpr": (0.01, 4)}

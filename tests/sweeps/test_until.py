@@ -9,8 +9,6 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps.until import Budget
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 SWEEP = ["-m", "encoding=none,rope,alibi", "until=told", "margin=1"]
 FAR = {"none": 0.5, "rope": 0.9, "alibi": 0.9}  # the mean of each encoding
 

@@ -23,8 +23,6 @@ from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, RUNNING, Sweep
 from posexp.training import device_shares
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 TESTS = Path(__file__).parents[1]
 ENTRY = """
 import sys
