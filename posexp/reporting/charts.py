@@ -10,7 +10,7 @@ import numpy as np
 
 from posexp.reporting.grouping import Group, label, number
 from posexp.reporting.results import Results, curve
-from posexp.reporting.significance import Estimate, estimate
+from posexp.reporting.significance import Estimate
 from posexp.runs import Run, scores
 from posexp.runs.lengths import REACHED, SPLITS
 from posexp.runs.metrics import METRICS, Score, declared, score
@@ -68,7 +68,7 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
     for group in groups:
       steps, values = curve(list(group.repeats.values()), key)
       for step, column in zip(steps.tolist(), values.T, strict=True):
-        points.append(Point(group, group.label, step, estimate(column), column.tolist()))
+        points.append(Point(group, group.label, step, group.of(column), column.tolist()))
     found.append(Chart("steps", "step", score(key, table), points))
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
@@ -161,7 +161,7 @@ def _cell(group: Group, of: Score, x: float | str, among: Score | None = None) -
   values = _values(group.counting(among or of) or group.counting(of), of)
   measured = any(run.score(of.key) is not None for run in group.repeats.values())
   state = "" if values else NOT_LEARNED if measured else NOT_APPLICABLE
-  return Point(group, group.label, x, estimate(values, of.most), values, state)
+  return Point(group, group.label, x, group.of(values, of.most), values, state)
 
 
 def _order(group: Group, columns: Sequence[Score]) -> tuple[int, float]:
@@ -193,7 +193,7 @@ def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
       values = [run.score(part.key) for run in group.counting(part)]
       if values and None not in values:
         x = int(part.part) if context else part.part
-        points.append(Point(group, group.label, x, estimate(values, part.most), values))
+        points.append(Point(group, group.label, x, group.of(values, part.most), values))
   whole = parts[0]._replace(part="")
   if context:
     trained = max((run.settings.get("task.segment", 0) for run in runs), default=0)

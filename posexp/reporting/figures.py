@@ -260,7 +260,8 @@ def _names(chart: Chart, results: Results) -> list[str]:
   base = f", the dashed line is {_base(results)}" if results.baseline else ""
   left = vega.usual([one_line(point.series) for point in chart.points])
   names = [f"Names leave out {listed(sorted(left))}, which most have."] if left else []
-  return [f"Scores: {cut}means with 95 % intervals, small dots are seeds{base}.", *names]
+  shown = "means" if results.looked_at else "means with 95 % intervals"
+  return [f"Scores: {cut}{shown}, small dots are seeds{base}.", *names]
 
 
 def _base(results: Results) -> str:

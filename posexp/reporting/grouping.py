@@ -32,9 +32,17 @@ class Group:
   repeats: dict[Repeat, Run]  # those that have the score, one of a kind; of a mixed group none
   counted: dict[Repeat, Run]  # those whose score counts: that have learned the task, if it asks so
   mixed: dict[str, Counter]  # other options in which they differ: how many runs have which value
-  estimate: Estimate
+  estimate: Estimate = dataclasses.field(default_factory=Estimate)
   difference: Difference = dataclasses.field(default_factory=Difference)
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  def of(self, values: Sequence[float], most: float | None = None) -> Estimate:
+    """Return the estimate of values of its seeds, without an interval if these were looked at: a t
+    interval of as many seeds as were needed does not hold.
+    """
+    found = estimate(values, most)
+    looked_at = any(run.looked_at for run in self.runs)
+    return found._replace(low=None, high=None) if looked_at else found
 
   def counting(self, score: Score) -> list[Run]:
     """Return the repeats whose value of a score counts."""
@@ -166,8 +174,9 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     for run in [] if mixed else scored:
       repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
     counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
-    found = estimate([run.score(score.key) for run in counted.values()], score.most)
-    groups.append(Group(named, label(named, members), members, repeats, counted, mixed, found))
+    group = Group(named, label(named, members), members, repeats, counted, mixed)
+    group.estimate = group.of([run.score(score.key) for run in counted.values()], score.most)
+    groups.append(group)
   return groups
 
 

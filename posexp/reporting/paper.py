@@ -130,14 +130,16 @@ def _caption(tasks: Sequence[Results]) -> str:
   for each in tasks:
     if each.baseline is not None:
       bases.setdefault(one_line(each.baseline.label), []).append(one_line(each.task))
-  means = f"Means over {number} seeds with 95 % intervals"
+  looked_at = any(each.looked_at for each in tasks)
+  means = f"Means over {number} seeds" + " with 95 % intervals" * (not looked_at)
   means = "Scores of 1 seed" if number == "1" else means
   parts = [f"{means}{units}; the best of each column is bold."]
   if lower:
     parts.append(f"Less is better for {listed(lower, 8)}.")
   if bases:
     said = [name + (f" ({', '.join(of)})" if len(bases) > 1 else "") for name, of in bases.items()]
-    corrected = f"(p < {LEVEL:g} with Holm's correction)"
+    how = "at any time, corrected for all comparisons" if looked_at else "with Holm's correction"
+    corrected = f"(p < {LEVEL:g} {how})"
     parts.append(f"⁺ and ⁻: better and worse than {' and '.join(said)} {corrected}.")
   if any(each.gated for each in tasks):
     parts.append(

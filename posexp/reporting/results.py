@@ -247,8 +247,6 @@ def _of_task(
     last = max((run for run in runs if run.looked_at), key=lambda run: run.seed)
     margin = last.config.get("margin")
     found.margin = None if margin is None else margin / score.factor
-    for group in groups:  # a t interval of as many seeds as were needed does not hold
-      group.estimate = group.estimate._replace(low=None, high=None)
   if found.ranked:
     found.baseline = next((group for group in found.ranked if group.label == baseline), None)
     if found.baseline is None:

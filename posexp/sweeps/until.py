@@ -136,11 +136,13 @@ class Rounds:
 
   def conclusion(self) -> str:
     """Return the line that says, at the end, why it ended and what was saved."""
-    seeds, most = self.trained, max(self.trained.values())
+    seeds, whole = self.trained, sum(map(len, self.groups.values()))
     text = f"until     told: {self.ended}; seeds: "
     text += ", ".join(f"{name} {count}" for name, count in seeds.items())
+    text += f"; {counted(seeds.total(), 'run')} of at most {whole}"
+    most = max(seeds.values())
     saved = most * len(seeds) - seeds.total()
-    return f"{text}; {counted(saved, 'run')} fewer than {most} seeds of each" if saved else text
+    return f"{text}, and {saved} fewer than {most} seeds of each" if saved else text
 
 
 def rounds_of(cfg: DictConfig, sweep: Sweep, look: Look | None) -> Rounds | None:
