@@ -114,7 +114,7 @@ def leaks(model):
   yield np.abs(jnp.stack(found, 1) - alone).max()
 
 
-@pytest.mark.parametrize("kind", [DELTA, SCHEDULE])
+@pytest.mark.parametrize("kind", [SCHEDULE, pytest.param(DELTA, marks=pytest.mark.slow)])
 def test_nothing_leaks_from_padding_documents_or_other_hypotheses(kind, monkeypatch):
   size = Size(**SMALL | {"num_layers": kind.least_layers})
   model = properties.perturbed(Stack(VOCAB, kind, size, causal=True, rngs=rngs()))

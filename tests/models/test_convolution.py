@@ -58,7 +58,9 @@ def test_it_is_its_definition_as_are_its_gradients(length):
 
 
 @pytest.mark.parametrize("options", KINDS)
-@pytest.mark.parametrize("name", ["cached_decoding", "memory", "long_texts"])
+@pytest.mark.parametrize(
+  "name", ["cached_decoding", "memory", pytest.param("long_texts", marks=pytest.mark.slow)]
+)
 def test_what_holds_with_a_convolution(name, options):
   of = Encoding() if name == "memory" else LAYERS
   case = Case(of, True, length=8, layers=of.least_layers, options=tuple(options.items()))
