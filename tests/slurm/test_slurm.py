@@ -136,6 +136,23 @@ def test_what_is_done_is_not_submitted_again(cluster):
   assert "job 1/2: seed=0: finished already, in runs/mr/none/" in out
 
 
+def test_a_sweep_that_ends_by_itself_submits_a_round_at_a_time(cluster, monkeypatch):
+  def scored(config):
+    accuracy = {"none": 0.5, "rope": 0.9}[config["encoding"]] + 0.001 * config["seed"]
+    with RunWriter(folder(config), config) as run:
+      run.finish({"test/accuracy": accuracy})
+
+  monkeypatch.setitem(globals(), "train", scored)
+  argv = ["-m", "hydra/launcher=slurm", "encoding=none,rope", "until=told"]
+  status, out, err = command(*argv)
+  assert (status, err) == (0, "")
+  assert "until     told: nothing is open; seeds: encoding=none 4, encoding=rope 4" in out
+  sizes = [re.search(r"--array=0-(\d+)%", " ".join(flags))[1] for flags, _ in cluster.submissions]
+  assert sizes == ["5", "1"]  # three seeds of both, then one of each
+  assert command(*argv).status == 0
+  assert len(cluster.submissions) == 2
+
+
 def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
   cluster.held = True
   status, out, err = command(*TWO)
