@@ -34,3 +34,22 @@ def stack(encoding, causal=None, **options):
 
 def some_tokens(seed=0, rows=B):
   return jnp.asarray(np.random.default_rng(seed).integers(1, VOCAB, (rows, L)))
+
+
+def leaks(model):
+  """How far outputs are from those of texts alone: padded, packed, and as two hypotheses."""
+  tokens = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (2, 7)))
+  alone = model(tokens[:, 3:])
+  mask = np.arange(7) >= np.array([[3], [3]])
+  padded = model(tokens, mask, positions=jnp.arange(7)[None], padding_last=False)[:, 3:]
+  documents = jnp.asarray([[4] * 3 + [7] * 4, [1] * 3 + [0] * 4])
+  packed, _ = model.recur(tokens, model.empty_memory(2, 2), documents=documents)
+  yield from (np.abs(each - alone).max() for each in (padded, packed[:, 3:]))
+  # Two hypotheses of each row take turns in the slots of one cache.
+  cache, found = model.empty_cache(1, 8, jnp.arange(8)[None] // 2, rolling=False), []
+  seen = np.zeros((1, 2, 8), bool)
+  for t in range(4):
+    seen[:, [0, 1], [2 * t, 2 * t + 1]] = True
+    out, cache = model.step(tokens[:, 3 + t][None], cache, seen=jnp.asarray(seen))
+    found.append(out[0])
+  yield np.abs(jnp.stack(found, 1) - alone).max()

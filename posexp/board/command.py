@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
 from posexp.config.arguments import Parser, command, keep, named_plugins, names
+from posexp.config.checks import seconds
 from posexp.config.command_line import explained, parse
 from posexp.errors import Unsuited, UserError, counted, lasting, near
 from posexp.status import doing
@@ -209,9 +209,9 @@ def _cells(
 
 def duration(text: str) -> float:
   """Return the seconds of a time such as 170m."""
-  if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)):
+  if (found := seconds(text)) is None:
     raise argparse.ArgumentTypeError(f"{text} is no time: type 170m, 90s or 3h, say")
-  return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+  return found
 
 
 def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:

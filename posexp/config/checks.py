@@ -92,6 +92,12 @@ def row_of(table: Mapping[str, Any]) -> Bound:
   return Bound(f"one of {', '.join(table)}", table.__contains__)
 
 
+def seconds(text: str) -> float | None:
+  """Return how long a time is that is typed as 2h, 90m or 30s; None if it is none."""
+  found = re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)
+  return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else None
+
+
 def only_with(*names: str) -> OnlyWith:
   """Return an option that has no effect unless one of these is on: "scaling", or "task.cls"."""
   return OnlyWith(names)

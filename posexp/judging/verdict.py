@@ -75,8 +75,6 @@ def _judged(a: Side, b: Side) -> Judged:
   shared, notes = _shared(a, b)
   tables = [_table(each, shared) for each in (a, b)]
   means = [table.mean() for table in tables]
-  if min(map(len, tables)) > 1 and shared and b.seeds == [""]:
-    raise UserError(f"{a.name} and {b.name} name no seeds though examples stand there twice")
   by_seed = [
     {
       key if each.named else f"{at} {key}": row.mean()
@@ -87,7 +85,7 @@ def _judged(a: Side, b: Side) -> Judged:
   tests, over = [], None
   if min(map(len, tables)) > 1:
     over = contrast(by_seed[0], by_seed[1])
-    tests.append(_over_seeds(over, tables))
+    tests.append(_over_seeds(over))
   if len(shared) > 1:
     tests.append(_over_examples(*tables))
     if over is not None:
@@ -128,7 +126,7 @@ def _ends(found: Contrast) -> tuple[float | None, float | None]:
   return found.ends() if found.error else (None, None)
 
 
-def _over_seeds(found: Contrast, tables: Sequence[np.ndarray]) -> Test:
+def _over_seeds(found: Contrast) -> Test:
   how = "paired t test" if found.paired else "Welch's t test"
   variance = found.error**2 * min(found.n)  # of a difference of one seed each
 

@@ -1,7 +1,8 @@
 """`encoding=short_list`: the six encodings that one should try first for a kind of task.
 
-They are what the leaderboard's page has as the best for some need, or as not told apart from it, at
-the least cost, with no positions as the floor.
+Where a text is read forward, they are encodings that the leaderboard has as the best for some need,
+or as not told apart from it; where it is read from both sides, those of the findings on
+classification and translation. No positions are the floor of both.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
 
-from posexp.config import command_line
+from posexp.config import command_line, resolve
 from posexp.config.overrides import read
-from posexp.errors import UserError
+from posexp.errors import Unsuited, UserError
 
 NAME = "short_list"
 BOTH_SIDES = ("none", "sinusoidal", "learned", "rpr", "rope", "deberta")
 CAUSAL = ("none", "rope", "alibi", "fire", "rpr", "fox")
-# Kinds of tasks whose models read a text from both sides.
-READERS = ("text_classification", "who_acts", "translation", "numbers", "parsing", "grammar")
 
 
 def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
@@ -33,7 +32,11 @@ def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
   if not multirun:
     raise UserError(f"encoding={NAME} stands for six encodings: add -m for a sweep")
   rest = [each for at, each in enumerate(typed) if at not in place]
-  task = command_line.shared(rest).task
-  reads = task.get("kind") in READERS or task.get("form") == "encoder"
-  names = ",".join(BOTH_SIDES if reads else CAUSAL)
-  return [*rest[: place[0]], *read([f"encoding={names}"]), *rest[place[0] :]]
+  from posexp.training.setup import Setup  # slow to import
+
+  names = CAUSAL
+  try:  # an encoding that is defined for one direction alone
+    Setup.of(resolve(command_line.shared([*rest, *read(["encoding=fire"])]))).least_parameters()
+  except Unsuited:
+    names = BOTH_SIDES
+  return [*rest[: place[0]], *read([f"encoding={','.join(names)}"]), *rest[place[0] :]]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from posexp.config.checks import brief
+from posexp.config.checks import brief, seconds
 from posexp.errors import UserError, counted, lasting
 from posexp.sweeps.sweep import DONE, LATER, WAITING, Member, Sweep
 
@@ -47,8 +47,8 @@ class Budget:
       return cls()
     if found := re.fullmatch(r"([1-9]\d*) *runs?", text):
       return cls(runs=int(found[1]))
-    if (found := re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)) and float(found[1]):
-      return cls(seconds=float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]])
+    if time_given := seconds(text):
+      return cls(seconds=time_given)
     raise UserError(f"budget={brief(text)}: type a time, such as 2h or 90m, or 'budget=40 runs'")
 
 

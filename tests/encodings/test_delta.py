@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import SMALL, case_of, rngs
+from small import SMALL, case_of, leaks, rngs
 
 from posexp.analysis import properties
 from posexp.analysis.properties import VOCAB
@@ -94,24 +94,6 @@ def test_gradients_are_those_of_the_recurrence(count):
     np.testing.assert_allclose(got, expected, atol=1e-10)
     for one, other in zip(slopes(jnp.asarray(dout)), theirs(jnp.asarray(dout)), strict=True):
       np.testing.assert_allclose(one, other, atol=1e-8 * max(1, np.abs(other).max()))
-
-
-def leaks(model):
-  """How far outputs are from those of texts alone: padded, packed, and as two hypotheses."""
-  tokens = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (2, 7)))
-  alone = model(tokens[:, 3:])
-  mask = np.arange(7) >= np.array([[3], [3]])
-  padded = model(tokens, mask, positions=jnp.arange(7)[None], padding_last=False)[:, 3:]
-  documents = jnp.asarray([[4] * 3 + [7] * 4, [1] * 3 + [0] * 4])
-  packed, _ = model.recur(tokens, model.empty_memory(2, 2), documents=documents)
-  yield from (np.abs(each - alone).max() for each in (padded, packed[:, 3:]))
-  cache, found = model.empty_cache(1, 8, jnp.arange(8)[None] // 2, rolling=False), []
-  seen = np.zeros((1, 2, 8), bool)
-  for t in range(4):
-    seen[:, [0, 1], [2 * t, 2 * t + 1]] = True
-    out, cache = model.step(tokens[:, 3 + t][None], cache, seen=jnp.asarray(seen))
-    found.append(out[0])
-  yield np.abs(jnp.stack(found, 1) - alone).max()
 
 
 @pytest.mark.parametrize("kind", [SCHEDULE, pytest.param(DELTA, marks=pytest.mark.slow)])

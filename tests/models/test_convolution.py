@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import SMALL, rngs
+from small import SMALL, leaks, rngs
 
 from posexp.analysis import properties
 from posexp.analysis.properties import VOCAB, Case
@@ -67,29 +67,9 @@ def test_what_holds_with_a_convolution(name, options):
   assert list(getattr(properties, name)(case)) == []
 
 
-def leaks(options):
-  """How far outputs are from those of texts alone: padded on the left, packed, among beams."""
-  model, draw = stack(**options), np.random.default_rng(0)
-  tokens = jnp.asarray(draw.integers(1, VOCAB, (2, 7)))
-  alone = model(tokens[:, 3:])
-  mask = np.arange(7) >= np.array([[3], [3]])
-  padded = model(tokens, mask, positions=jnp.arange(-3, 4)[None] % 7, padding_last=False)[:, 3:]
-  documents = jnp.asarray([[4] * 3 + [7] * 4, [1] * 3 + [0] * 4])
-  packed, _ = model.recur(tokens, model.empty_memory(2, 2), documents=documents)
-  yield from (np.abs(each - alone).max() for each in (padded, packed[:, 3:]))
-  # Two hypotheses of each row take turns in the slots of one cache.
-  cache, seen, found = model.empty_cache(1, 8, jnp.arange(8)[None] // 2, rolling=False), [], []
-  seen = np.zeros((1, 2, 8), bool)
-  for t in range(4):
-    seen[:, [0, 1], [2 * t, 2 * t + 1]] = True
-    out, cache = model.step(tokens[:, 3 + t][None], cache, seen=jnp.asarray(seen))
-    found.append(out[0])
-  yield np.abs(jnp.stack(found, 1) - alone).max()
-
-
 @pytest.mark.parametrize("options", KINDS)
 def test_nothing_leaks_from_padding_documents_or_other_hypotheses(options):
-  assert max(leaks(options)) < 2e-5
+  assert max(leaks(stack(**options))) < 2e-5
   assert stack(**options).empty_cache(2, 0).length == 0  # as beam search begins
 
 
@@ -99,7 +79,7 @@ def test_a_leak_is_found(monkeypatch):
   slots = convolution.slots_before
   forgets = lambda own, count, seen=None: slots(own, count)  # noqa: E731
   monkeypatch.setattr("posexp.models.transformer.slots_before", forgets)
-  assert min(leaks(KINDS[0])) > 1e-3
+  assert min(leaks(stack(**KINDS[0]))) > 1e-3
 
 
 def test_it_sees_the_order_that_attention_alone_does_not():
