@@ -119,13 +119,14 @@ def _readings(value: str) -> Iterator[str]:
   """Yield the ways to read a value: as it is, then with its texts in quotes."""
   yield value
   inner = value.strip()
-  ends = inner[:1] + inner[-1:]
-  parts = inner[1:-1].split(",") if ends == "[]" else inner.split(",")
+  listed = inner[:1] + inner[-1:] == "[]"  # a list, or a choice of lists
+  lists = inner[1:-1].split("],[") if listed else [inner]
+  lists = [[part.strip() for part in each.split(",")] for each in lists]
+  parts = [part for each in lists for part in each]
   even = all(part.count(a) == part.count(b) for part in parts for a, b in ("[]", "{}", "()"))
   if (even or parts == [inner]) and not any(map(MISREAD.match, parts)):
-    parts = [value] if parts == [inner] else [part.strip() for part in parts]
-    listed = ",".join(map(quoted, parts))
-    yield f"[{listed}]" if ends == "[]" else listed
+    texts = [",".join(map(quoted, [value] if each == [inner] else each)) for each in lists]
+    yield ",".join(f"[{each}]" for each in texts) if listed else texts[0]
 
 
 def _check_global(key: Any, value: Any, file: str) -> None:

@@ -53,6 +53,12 @@ def test_a_name_that_looks_like_a_number_stays_as_it_is_typed(name):
   assert values(read([f"text={name},b"])[0]) == [f"text={name}", "text=b"]
 
 
+def test_a_choice_of_lists_needs_no_quotes_within():
+  (line,) = read(["by_layer.pattern=[none window=8,none],[rope base=2]"])
+  written = ['["none window=8","none"]', '["rope base=2"]']
+  assert values(line) == [f"by_layer.pattern={each}" for each in written]
+
+
 @pytest.mark.parametrize(
   ("line", "value"),
   [
