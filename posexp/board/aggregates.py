@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 SEED = 12345
 DRAWS = 2000
@@ -95,6 +94,8 @@ def rank_correlation(a: Tasks, b: Tasks) -> Interval | None:
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """Return Spearman's ρ of a and b [N, R], as [N]; NaN where all of a row are equal."""
+  from scipy import stats  # half a second, which no table of one suite needs
+
   x, y = (stats.rankdata(np.round(each, 9), axis=-1) for each in (a, b))
   x, y = (each - each.mean(axis=-1, keepdims=True) for each in (x, y))
   with np.errstate(invalid="ignore"):

@@ -243,8 +243,9 @@ def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> 
 
 
 def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
-  """Draw the tables and the page of published rows and of those of --out; print the tables."""
+  """Draw the tables and the page of published rows and of those of --out; print what to use."""
   from posexp.board import page, standings, tables
+  from posexp.reporting.text import document
 
   files = {file.stem: file for file in sorted(args.records.glob("*.parquet"))}
   files |= {file.stem: file for file in sorted(args.out.glob("*.parquet"))}
@@ -259,8 +260,8 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   page.write(boards, args.out)
   keep(suite=suite.name, tracks={each.track: tables.as_data(each) for each in boards})
   if echo:
-    print(tables.markdown(boards))
-  print(f"written: {near(args.out)}/leaderboard.html and .md, with heat maps and LaTeX")
+    print(document(tables.sections(boards[0])[:1]))
+  print(f"written: {near(args.out)}/leaderboard.html and .md have all tables, beside heat maps")
 
 
 def verify(args: argparse.Namespace, suite: Suite) -> None:

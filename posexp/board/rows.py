@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import math
 import os
@@ -15,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import reading, status, storage
+from posexp import status, storage
 from posexp.board.choices import Choice
+from posexp.board.standings import about_row
 from posexp.board.suite import Column, Suite
 from posexp.config import command_line, look_up, plugins, show
 from posexp.config.overrides import read
@@ -324,32 +324,3 @@ def write_row(
   file.parent.mkdir(parents=True, exist_ok=True)
   about |= {"entries": entries, "columns": digests}
   return write_records(file, runs, packed_examples, about)
-
-
-def about_row(file: Path) -> dict[str, Any]:
-  """Return the metadata of a row's file; raise UserError if it has none, or damaged ones."""
-  import pyarrow
-  from pyarrow import parquet
-
-  kinds: dict[str, Any] = {"suite": str, "name": str, "encoding": str, "default": dict}
-  kinds["columns"] = dict  # the digest of each column
-  kinds |= {"quick": bool, "options": list, "code": dict | None}
-  found: dict[str, Any] = {}
-  with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
-    data = io.BytesIO(reading.read(file) or b"")
-    found = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
-  if not kinds.keys() <= found.keys() or not reading.is_plain(found):
-    raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
-  wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]
-  if not wrong:
-    code = found["code"]
-    texts = {"options": found["options"], "entries": found.get("entries", [])}
-    texts["code"] = [] if code is None else [code.get("file"), code.get("sha256")]
-    wrong = [
-      key
-      for key, each in texts.items()
-      if not isinstance(each, list) or not all(isinstance(text, str) for text in each)
-    ]
-  if wrong:
-    raise UserError(f"{file}: its metadata is damaged: {wrong[0]} is {found[wrong[0]]!r:.60}")
-  return found

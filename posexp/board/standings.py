@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import io
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from posexp import reading
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
 from posexp.board.choices import Choice
-from posexp.board.rows import about_row
 from posexp.board.suite import SIDES, TRACKS, Column, Suite
 from posexp.errors import UserError
 from posexp.reporting.significance import Contrast, Difference, Estimate, estimate, holm
@@ -350,3 +352,32 @@ class Board:
     own, base = (each.costs(key) if each else {} for each in (row, none))
     ratios = [own[place] / base[place] for place in own if base.get(place)]
     return statistics.median(ratios) if ratios else None
+
+
+def about_row(file: Path) -> dict[str, Any]:
+  """Return the metadata of a row's file; raise UserError if it has none, or damaged ones."""
+  import pyarrow
+  from pyarrow import parquet
+
+  kinds: dict[str, Any] = {"suite": str, "name": str, "encoding": str, "default": dict}
+  kinds["columns"] = dict  # the digest of each column
+  kinds |= {"quick": bool, "options": list, "code": dict | None}
+  found: dict[str, Any] = {}
+  with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
+    data = io.BytesIO(reading.read(file) or b"")
+    found = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
+  if not kinds.keys() <= found.keys() or not reading.is_plain(found):
+    raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
+  wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]
+  if not wrong:
+    code = found["code"]
+    texts = {"options": found["options"], "entries": found.get("entries", [])}
+    texts["code"] = [] if code is None else [code.get("file"), code.get("sha256")]
+    wrong = [
+      key
+      for key, each in texts.items()
+      if not isinstance(each, list) or not all(isinstance(text, str) for text in each)
+    ]
+  if wrong:
+    raise UserError(f"{file}: its metadata is damaged: {wrong[0]} is {found[wrong[0]]!r:.60}")
+  return found

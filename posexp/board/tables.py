@@ -321,7 +321,7 @@ def sections(board: Board) -> list[Section]:
   """Return all tables of a track."""
   sides = [side for side in SIDES if any(each == side for _, each in board.columns)]
   titles = {"within": "at the lengths of training", "beyond": "beyond the lengths of training"}
-  tables = [("how much it matters", matters(board))]
+  tables = [("what to use", answers(board)), ("how much it matters", matters(board))]
   tables += [(f"scores {titles[side]}", scores(board, side)) for side in sides]
   tables += [("means over columns", means(board)), ("options that trials chose", tuning(board))]
   found = [Section(f"{board.track} track: {title}", table, []) for title, table in tables]

@@ -20,7 +20,8 @@ from typing import Any
 
 from posexp import reading
 from posexp.board.choices import FACTOR, Choice
-from posexp.board.rows import Row, about_row, cores
+from posexp.board.rows import Row, cores
+from posexp.board.standings import about_row
 from posexp.board.suite import TRACKS, Column, Suite
 from posexp.board.trust import agrees, check_properties, config_of
 from posexp.config import show

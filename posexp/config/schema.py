@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -165,5 +166,5 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     if isinstance(value, Mapping):
       found |= flat(value, f"{prefix}{key}.")
     else:
-      found[f"{prefix}{key}"] = value
+      found[sys.intern(f"{prefix}{key}")] = value  # shared by all runs of a report
   return found

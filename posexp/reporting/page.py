@@ -14,7 +14,7 @@ from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Section, Table, one_line, tabulated
 
-ROWS = 1000  # of runs, that a browser shows at once
+ROWS = 200  # of runs, that a browser shows at once
 SAID = 5  # sentences that are shown at once
 HERE = Path(__file__).parent
 AGAINST = {

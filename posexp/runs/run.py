@@ -23,6 +23,7 @@ import itertools
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -49,7 +50,7 @@ class Broken(UserError):
   """An error about a damaged file of a run, which training can write again."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Run:
   """A run, as its folder or a row of records has it."""
 
@@ -308,7 +309,7 @@ def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
       raise ValueError("values of other kinds")
   except (TypeError, ValueError):
     raise _broken(path, SUMMARY) from None
-  return summary
+  return {sys.intern(key): value for key, value in summary.items()}
 
 
 def _is_result(item: tuple[str, Any]) -> bool:
@@ -366,7 +367,7 @@ def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserErro
         f"{file}, line {number}: not a row of metrics; put the file back, or rerun=true starts the "
         "run afresh"
       )
-    rows.append(row)
+    rows.append({sys.intern(key): value for key, value in row.items()})
   return rows, None
 
 

@@ -54,7 +54,8 @@ def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(home, capsys):
   typed("encoding=mine", "plugins=mine.py")
   assert len(home.trained) - before == len(of_mine)
   leaderboard(arguments(ARGS))  # the table alone
-  shown = capsys.readouterr().out
+  assert "| copy" in capsys.readouterr().out.split("what to use", 1)[1]
+  shown = Path("out/leaderboard.md").read_text()
   assert "mine is not told apart from rope in any column." in shown
   assert {"mine", "none", "rope"} <= {line.split("|")[1].strip() for line in shown.splitlines()
                                       if line.startswith("| ")}  # fmt: skip
