@@ -233,6 +233,8 @@ model=fasttext model.match=flops => model.match=flops: fasttext has no width bes
 model=lstm task=multi30k encoding=none => model: model=lstm classifies and can do nothing else
 model=lstm task=parity encoding=none => model: model=lstm classifies and can do nothing else
 train.batch_size=0 => train.batch_size must be at least 1, not 0
+train.cpu_devices=0 => train.cpu_devices must be at least 1, not 0
+train.cpu_devices=x => train.cpu_devices=x: must be an integer or auto
 train.clip=0 => train.clip must be above 0, not 0
 train.label_smoothing=1 => train.label_smoothing must be from 0 to below 1, not 1
 train.schedule=cosin => train.schedule must be one of cosine, linear, rsqrt, constant, not 'cosin'

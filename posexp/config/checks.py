@@ -187,7 +187,8 @@ def converted(value: Any, hint: Any) -> Any:
       except TypeError:
         continue
       except ValueError as error:
-        refused = error
+        if typing.get_origin(each) is not Literal or {*inner} == {each, type(None)}:
+          refused = error  # beside numbers, names say too little
     raise refused
   if origin is Literal:
     spelled = {show(each): each for each in inner}

@@ -139,7 +139,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   else:
     spec = setup.model_for(prepared)
   rows = setup.training.batch_size
-  mesh = mesh_for(np.array([rows]) if prepared is None else prepared.rows_of(rows))
+  mesh = mesh_for(np.array([rows])) if prepared is None else setup.mesh(prepared)
   compiled = program(spec, setup.training, 1, mesh, rows)
   doing(f"reading the weights of {name}")
   found = source.weights(setup.task, path)

@@ -24,13 +24,13 @@ BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
   "trial", "labels", "until", "margin",
 )  # fmt: skip
+DIVIDED = ("cpu_devices", "shard")  # of training: how devices share the work, whatever the result
 SEAL = "run.sha256"
 CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
 # existed: such runs keep their digest.
 NEUTRAL = {
-  "train.shard": ("none", "parameters"),
   "train.accumulate": (1,),
   "train.least_epochs": (None,),
   "train.least_steps": (None,),
@@ -158,8 +158,9 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   name, options = config.get("encoding"), config.get(config.get("encoding")) or {}
   made_of = f"{name} {options.get('base')} {options.get('pattern')}"  # with encodings in options
   decays = train.get("weight_decay") and DECAYED.search(made_of)
-  if "decayed" in train and not decays:
-    kept["train"] = {key: value for key, value in train.items() if key != "decayed"}
+  left_out = (*DIVIDED, *["decayed"] * (not decays))
+  if train:
+    kept["train"] = {key: value for key, value in train.items() if key not in left_out}
   if (init := kept.pop("init", None)) is not None:
     kept["init"] = init["run"]  # wherever its folder is
   for group, plugin in config.get("plugins", {}).items():

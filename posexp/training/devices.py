@@ -25,7 +25,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posexp import reading, storage
 from posexp.data.batches import Batch
-from posexp.errors import UserError
+from posexp.data.side_by_side import cores
+from posexp.errors import UserError, counted
 
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
@@ -35,6 +36,8 @@ POPULATE = 23  # MADV_POPULATE_WRITE, of Linux 5.14
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
+HOST_DEVICES = "xla_force_host_platform_device_count"
+WIDE, LONG = 256, 256  # from which width and length on a CPU works as several devices
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
@@ -52,6 +55,9 @@ def prepare() -> None:
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
   # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+  if HOST_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    with contextlib.suppress(RuntimeError):  # an earlier run of this process has begun to use them
+      jax.config.update("jax_num_cpu_devices", int(os.environ.get("NPROC", cores())))
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
@@ -88,6 +94,29 @@ def keep_freed_memory() -> None:
     threading.Thread(target=take, name="memory", daemon=True).start()
 
 
+def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
+  """Return how many devices of a process may be used: all, but of a CPU as many as `asked`, which
+  "auto" derives from the width of the model and the tokens of a text.
+
+  XLA gives each product of attention one core, so that models of which these are a large part train
+  faster if each core has a share of the batch. Others train faster on all cores together. A user's
+  own number in XLA_FLAGS is kept.
+
+  Raises:
+    UserError: more are asked for than there are.
+  """
+  there = len(jax.local_devices())
+  if jax.default_backend() != "cpu" or HOST_DEVICES in os.environ.get("XLA_FLAGS", ""):
+    return there
+  if asked == "auto":
+    return there if width >= WIDE and tokens >= LONG else 1
+  if int(asked) > there:
+    raise UserError(
+      f"train.cpu_devices={asked}: there are {counted(there, 'core')}, and each device takes one"
+    )
+  return int(asked)
+
+
 def check_memory(need: int, what: str, way_out: str) -> None:
   """Raise UserError if a device has less memory than `what` needs; a CPU has that of the machine,
   or the control group's limit.
@@ -104,10 +133,11 @@ def check_memory(need: int, what: str, way_out: str) -> None:
     )
 
 
-def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
+def mesh_for(rows: np.ndarray, parts: int = 1, most: int | None = None) -> Mesh:
   """Return a row of devices for batches of the sizes `rows`, each accumulated in `parts` parts.
 
-  It has the most devices of every process among which the parts of all batches divide evenly.
+  It has the most devices of every process among which the parts of all batches divide evenly, at
+  most `most`, or else what `most_devices` returns.
 
   Raises:
     UserError: a batch does not divide into these parts, or among the processes.
@@ -121,7 +151,8 @@ def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
       f"equal parts; {way_out}"
     )
   processes = jax.process_count()
-  fit = [n for n in range(1, len(jax.local_devices()) + 1) if whole // parts % (n * processes) == 0]
+  there = most_devices() if most is None else most
+  fit = [n for n in range(1, there + 1) if whole // parts % (n * processes) == 0]
   if not fit:
     each = f", in {parts} parts," if parts > 1 else ""
     raise UserError(

@@ -26,7 +26,7 @@ from posexp.tasks.contract import Data, ModelSpec, declared
 from posexp.tasks.results import prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
-from posexp.training.devices import by_rows, mesh_for, replicated, shard
+from posexp.training.devices import by_rows, replicated, shard
 from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
 from posexp.training.processes import SAVE, STOP, StopRequests
@@ -113,7 +113,7 @@ def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batc
   The program's next step begins to be compiled.
   """
   spec = setup.model_for(data)
-  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
+  mesh = setup.mesh(data)
   program = setup.program(spec, data, mesh)
   batches, upcoming = batches_after(setup, data, mesh, step)
   program.update.begin(program.shapes, upcoming[:1], keys(setup.config["seed"])["dropout"])

@@ -52,6 +52,7 @@ class Training:
   average: Count | None = None  # the last evaluated checkpoints to average; None takes the best
   accumulate: Count = 1  # parts of a batch that a step works on, one after another
   shard: Literal["none", "parameters"] = "none"  # divided among devices besides the batches
+  cpu_devices: Count | Literal["auto"] = "auto"  # parts of a CPU that share each batch
 
   def __post_init__(self):
     """Raise ValueError for an option that the optimizer lacks or refuses."""

@@ -119,8 +119,8 @@ def open_trained(
     what = typed or f"{path}: the data, or its config.yaml,"
     raise UserError(f"{what} are not those that the run was trained on")
   data = task.prepare(run.path)
-  spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
-  snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)))
+  spec = setup.model_for(data)
+  snapshot = _restored(run, setup, setup.program(spec, data, setup.mesh(data)))
   return with_options(TrainedModel(run, setup, spec, snapshot, data), others)
 
 

@@ -27,7 +27,7 @@ from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
-from posexp.training.devices import check_memory
+from posexp.training.devices import check_memory, mesh_for, most_devices
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
 from posexp.training.sources import source
@@ -125,6 +125,12 @@ class Setup(NamedTuple):
       "what trains them",
       "choose smaller ones",
     )
+
+  def mesh(self, data: Data) -> Mesh:
+    """Return the devices for these data; UserError if a batch does not divide among them."""
+    rows, given = data.rows_of(self.training.batch_size), self.training
+    most = most_devices(given.cpu_devices, self.size.d_model, data.length)
+    return mesh_for(rows, given.accumulate, most)
 
   def steps(self, data: Data) -> int:
     """Return how many steps training takes on these data."""

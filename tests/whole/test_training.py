@@ -59,6 +59,7 @@ def eight(monkeypatch):
     return [f"{process_index}.{number}" for number in range(8)]
 
   monkeypatch.setattr(jax, "local_devices", local_devices)
+  monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
   monkeypatch.setattr("posexp.training.devices.Mesh", lambda devices, names: list(devices))
 
 
