@@ -99,7 +99,9 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
   from posexp.encodings.sinusoids import REACH
   from posexp.models.positions import Positions
   from posexp.models.size import Size
+  from posexp.training.devices import prepare
 
+  prepare()
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0
   found: list[dict[str, Any]] = []
