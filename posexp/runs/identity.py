@@ -44,6 +44,8 @@ NEUTRAL = {
   "model.num_kv_heads": (None,),
   "model.head_dim": (None,),
   "model.feed_forward": ("relu",),
+  "model.experts": (0,),
+  "model.experts_used": (2,),
   "model.norm_kind": ("layer",),
   "model.first_norm": (True,),
   "model.qk_norm": (False,),
