@@ -45,7 +45,7 @@ class Family(NamedTuple):
   fixed: Mapping[str, list] = NOTHING
   free: Sequence[str] = ()
   transposed: bool = True  # whether matrices are [out, in]
-  by_heads: bool = False  # whether features of joined tensors alternate from head to head
+  by_heads: bool = False  # whether joined tensors take turns: by heads, or channels of experts
   causal: bool = True
   head: Sequence[Any] = ()
   architecture: str = ""
@@ -183,7 +183,7 @@ class Asked:
     """Return the options of posexp's model."""
     keys = self.family.keys
     rows = COMMON["model"] | self.family.model
-    for option in ("d_model", "num_layers", "num_heads"):
+    for option in ("d_model", "num_layers", "num_heads", *{"experts"} & rows.keys()):
       self.number(rows[option])
     found = {key: self.said(each) for key, each in rows.items() if each is not None}
     parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
