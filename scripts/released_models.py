@@ -100,6 +100,8 @@ CHANGED = [
   ("qwen3", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}),
   ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2, "attention_bias": True}),
   ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "mlp_bias": True}),
+  ("gpt_oss", {"attention_bias": False, "num_experts_per_tok": 1, "rope_parameters": None}),
+  ("gpt_oss", {"layer_types": ["full_attention"] * 2, "tie_word_embeddings": True}),
   ("gpt2", {"activation_function": "relu"}),
   ("gpt2", {"scale_attn_weights": False}),
   ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),

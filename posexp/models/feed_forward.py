@@ -70,8 +70,9 @@ class Experts(nnx.Module):
     graph, state = nnx.split(self.experts)
 
     def of_one(state: nnx.State, weight: Array, key: Array | None) -> Array:
-      return weight * nnx.merge(graph, state)(x, rngs if key is None else Rngs(dropout=key))
+      return weight * nnx.merge(graph, state)(x, None if key is None else Rngs(dropout=key))
 
     weights = jnp.moveaxis(self.weights(x), -1, 0)[..., None].astype(x.dtype)
-    keys = None if rngs is None else jax.random.split(rngs.dropout(), len(weights))
+    still = rngs is None or not self.experts.dropout
+    keys = None if still else jax.random.split(rngs.dropout(), len(weights))
     return jax.vmap(of_one)(state, weights, keys).sum(0)
