@@ -59,9 +59,10 @@ class MultiHeadAttention(nnx.Module):
       bias = part in size.biased
       return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
-    key_map = Encoding.key_map if cross else type(encoding).key_map
-    query, biased = linear(size.d_model, width, "qkv"), "qkv" in size.biased
-    key = key_map(encoding, size.d_model, size.kv_heads, head_dim, bias=biased, rngs=rngs.fork())
+    maps, biased = Encoding if cross else type(encoding), "qkv" in size.biased
+    heads = size.num_heads, size.kv_heads, head_dim
+    query = maps.query_map(encoding, size.d_model, *heads, bias=biased, rngs=rngs.fork())
+    key = maps.key_map(encoding, size.d_model, *heads[1:], bias=biased, rngs=rngs.fork())
     self.query, self.key = (query, key) if cross else tied(query, key, encoding, size)
     self.value = linear(size.d_model, kv_width, "qkv")
     self.out = linear(width, size.d_model, "out")

@@ -105,6 +105,7 @@ NEUTRAL = {
   "rope.key_shift": (False,),
   "rope.clipped": (0,),
   "rope.keys": ("each",),
+  "rope.imaginary": (False,),
   "rope.values": (False,),
   "sinusoidal.at": ("input",),
   "task.anywhere": (False,),
