@@ -76,10 +76,10 @@ class RoPE(Encoding):
   (R_i q_r)·(R_j k_r)) / √d, where k_r has no head (DeepSeek-V2's decoupled key, arXiv 2405.04434,
   without latents).
 
-  With `imaginary`, heads 2h and 2h + 1 have one query, which is turned by −π/2 in the second (RoPE++,
-  arXiv 2512.07525), and must have the same key and value: e of the first is the real part of a
-  complex product, Σ_t Re(q_t k̄_t e^{i(m−n)ω_t}) / √d, and that of the second its imaginary part.
-  Norms of queries follow the turn.
+  With `imaginary`, heads 2h and 2h + 1 have one query, turned by −π/2 in the second (RoPE++, arXiv
+  2512.07525), and must have the same key and value: e of the first is the real part of a complex
+  product, Σ_t Re(q_t k̄_t e^{i(m−n)ω_t}) / √d, and that of the second its imaginary part. Norms of
+  queries follow the turn.
   """
 
   alternative = ("base", 100.0)
