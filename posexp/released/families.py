@@ -225,7 +225,8 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
     given: stands for the config's dictionary.
   """
   if given is None:
-    given = ask("rope_scaling") or ask("rope_parameters") or {}
+    given = ask("rope_scaling") or ask("rope_parameters")
+    given = given or ask.family.keys["rope_parameters"] or {}
   kind = given.get("rope_type", given.get("type", "default"))
   kind = {"su": "longrope"}.get(kind, kind)
   if kind not in SCALINGS:
@@ -396,5 +397,5 @@ def mpt(ask: Asked) -> Options:
   return {"encoding": "alibi"}
 
 
-ENCODINGS = {each.__name__: each for each in (plain, everywhere, even, last, smollm3, neox)}
-ENCODINGS |= {each.__name__: each for each in (gemma3, modernbert, roberta, deberta, mpt)}
+OF_ROPE = plain, everywhere, even, last, smollm3, neox, gemma3, modernbert
+ENCODINGS = {each.__name__: each for each in (*OF_ROPE, roberta, deberta, mpt)}
