@@ -258,10 +258,9 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
 def _share(ask: Asked, given: Any) -> Options:
   """Return which share of the channels turns, in a family that has one; None is the config's."""
   key = next((each for each in COMMON["shares"] if each in ask.family.keys), None)
-  if key is None and given not in (None, 1):
-    why = f"which {ask.family.name} does not have"
-    raise ask.refused("partial_rotary_factor", why, given)
   if key is None:
+    if given not in (None, 1):
+      raise ask.refused("partial_rotary_factor", f"which {ask.family.name} does not have", given)
     return {}
   channels = int(ask.width * (ask(key) if given is None else given))
   if channels % 2:
@@ -397,5 +396,5 @@ def mpt(ask: Asked) -> Options:
   return {"encoding": "alibi"}
 
 
-OF_ROPE = plain, everywhere, even, last, smollm3, neox, gemma3, modernbert
-ENCODINGS = {each.__name__: each for each in (*OF_ROPE, roberta, deberta, mpt)}
+ENCODINGS = {each.__name__: each for each in (plain, everywhere, even, last, smollm3, neox)}
+ENCODINGS |= {each.__name__: each for each in (gemma3, modernbert, roberta, deberta, mpt)}
