@@ -46,6 +46,12 @@ CASES = {
   ),
   "qwen3": Case("Qwen3", GROUPED | {"tie_word_embeddings": True, "rope_parameters": YARN}),
   "smollm3": Case("SmolLM3", SMALL | {"num_key_value_heads": 3, "no_rope_layers": [1, 0]}),
+  "gpt_oss": Case(
+    "GptOss",
+    GROUPED
+    | {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"rope_parameters": YARN | {"truncate": False, "mscale": None}},
+  ),
   "gpt2": Case(
     "GPT2",
     {"vocab_size": WORDS, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 40, "n_inner": 10}
@@ -94,6 +100,8 @@ CHANGED = [
   ("qwen3", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}),
   ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2, "attention_bias": True}),
   ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "mlp_bias": True}),
+  ("gpt_oss", {"attention_bias": False, "num_experts_per_tok": 1, "rope_parameters": None}),
+  ("gpt_oss", {"layer_types": ["full_attention"] * 2, "tie_word_embeddings": True}),
   ("gpt2", {"activation_function": "relu"}),
   ("gpt2", {"scale_attn_weights": False}),
   ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),
@@ -126,7 +134,7 @@ def make(case: Case, folder: Path, each_grad: int = 1, seed: int = 0) -> None:
 
   torch.manual_seed(seed)
   config = getattr(transformers, f"{case.kind}Config")(**case.config)
-  config._attn_implementation = "eager"
+  config._attn_implementation = config._experts_implementation = "eager"
   name = "Gemma3" if case.kind == "Gemma3Text" else case.kind
   head = "LMHeadModel" if case.kind == "GPT2" else f"For{case.head}"
   model = getattr(transformers, f"{name}{head}")(config).eval()

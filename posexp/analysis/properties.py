@@ -303,7 +303,9 @@ def gradients(case: Case) -> Iterator[Violation]:
 
   These say nothing where a function has a corner, so smooth functions stand in for ReLUs.
   """
-  smooth = {"feed_forward": "gelu"} if case.size().feed_forward == "relu" else {}
+  size = case.size()
+  smooth: dict = {"feed_forward": "gelu"} if size.feed_forward == "relu" else {}
+  smooth |= {"experts_used": size.experts} if size.experts else {}
   model, tokens = stack(case, **smooth), tokens_of(case)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
   draw = np.random.default_rng(8)

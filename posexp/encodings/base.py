@@ -306,6 +306,12 @@ class Encoding:
     """Build self-attention's map of keys, [..., features] -> [..., heads·head_dim]."""
     return self.linear(features, heads * head_dim, bias=bias, rngs=rngs)
 
+  def query_map(
+    self, features: int, heads: int, kv_heads: int, head_dim: int, *, bias: bool = True, rngs: Rngs
+  ) -> Callable[[Array], Array]:
+    """Build self-attention's map of queries, [..., features] -> [..., heads·head_dim]."""
+    return self.linear(features, heads * head_dim, bias=bias, rngs=rngs)
+
   def norm(self, features: int, *, epsilon: float = 1e-6, rngs: Rngs) -> Callable[[Array], Array]:
     """Build a normalization, [..., features] -> [..., features]."""
     return LayerNorm(features, epsilon=epsilon)

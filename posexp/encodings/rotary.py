@@ -26,6 +26,7 @@ from posexp.encodings.base import Encoding, Span, scaled
 from posexp.encodings.maps import MAPS
 from posexp.encodings.rotation import (
   Change,
+  Imaginary,
   OneForAll,
   PairRotation,
   Rotation,
@@ -74,6 +75,11 @@ class RoPE(Encoding):
   With `keys=one`, channels that turn are those of one key for all heads: e_ij = (q_c·k_c +
   (R_i q_r)·(R_j k_r)) / √d, where k_r has no head (DeepSeek-V2's decoupled key, arXiv 2405.04434,
   without latents).
+
+  With `imaginary`, heads 2h and 2h + 1 have one query, turned by −π/2 in the second (RoPE++, arXiv
+  2512.07525), and must have the same key and value: e of the first is the real part of a complex
+  product, Σ_t Re(q_t k̄_t e^{i(m−n)ω_t}) / √d, and that of the second its imaginary part. Norms of
+  queries follow the turn.
   """
 
   alternative = ("base", 100.0)
@@ -103,6 +109,7 @@ class RoPE(Encoding):
   values: bool = False
   clipped: Annotated[int, at_least(0)] = 0
   keys: Literal["each", "one"] = "each"
+  imaginary: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -172,6 +179,19 @@ class RoPE(Encoding):
     common = 2 * len(self.frequencies(head_dim))
     width = common + heads * (head_dim - common)
     return OneForAll(self.linear(features, width, bias=bias, rngs=rngs), heads, common)
+
+  def query_map(self, features, heads, kv_heads, head_dim, *, bias=True, rngs):
+    if not self.imaginary:
+      return super().query_map(features, heads, kv_heads, head_dim, bias=bias, rngs=rngs)
+    if heads // kv_heads % 2:
+      raise ValueError(
+        f"imaginary=true: heads have keys and values by pairs, so set num_kv_heads below {heads},"
+        f" to {heads // 2} or what divides it; or leave imaginary at false"
+      )
+    linear = self.linear(features, heads // 2 * head_dim, bias=bias, rngs=rngs)
+    return Imaginary(
+      linear, heads // 2, Rotation(self.frequencies(head_dim), head_dim, self.layout)
+    )
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     omega = self.frequencies(head_dim)

@@ -93,7 +93,9 @@ class Rotation(Relation):
     angle = angles(positions[:, :, None, None], found)
     return jnp.sin(angle), jnp.cos(angle)
 
-  def turn(self, x: Array, waves: tuple[Array, Array], radius: Array | float = 1.0) -> Array:
+  def turn(
+    self, x: Array, waves: tuple[Array | float, Array | float], radius: Array | float = 1.0
+  ) -> Array:
     """Turn x [B,L,H,D] by angles of these waves; planes are times `radius` [1 or B,L,1,M]."""
     sin, cos = (radius * wave for wave in waves)
     wide = x[..., : self.turning].astype(jnp.float32)
@@ -147,6 +149,22 @@ class OneForAll(nnx.Module):
     own = own.reshape(*own.shape[:-1], self.heads, -1)
     one = jnp.broadcast_to(one[..., None, :], (*own.shape[:-1], self.common))
     return jnp.concatenate([one, own], axis=-1).reshape(*x.shape[:-1], -1)
+
+
+class Imaginary(nnx.Module):
+  """A map of queries to pairs of heads: one as it is, and the same turned by −90° in each plane.
+
+  The logits of both are the real and the imaginary part of one complex product.
+  """
+
+  def __init__(self, linear: Callable[[Array], Array], pairs: int, rotation: Rotation):
+    self.linear, self.pairs, self.rotation = linear, pairs, rotation
+
+  def __call__(self, x: Array) -> Array:
+    q = self.linear(x).reshape(*x.shape[:-1], self.pairs, -1)
+    still = q[..., self.rotation.turning :]
+    other = jnp.concatenate([self.rotation.turn(q, (-1.0, 0.0)), still], axis=-1)
+    return jnp.stack([q, other], axis=-2).reshape(*x.shape[:-1], -1)
 
 
 class Shifted(Rotation):

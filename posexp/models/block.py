@@ -1,4 +1,4 @@
-"""The parts of a Transformer: attention, the feed-forward network, and a block of both."""
+"""The parts of a Transformer: attention, and a block of it with the feed-forward network."""
 
 from __future__ import annotations
 
@@ -17,20 +17,14 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import attention, logits
 from posexp.models.convolution import Convolution, Mix, alone
+from posexp.models.feed_forward import Experts, FeedForward, drop
 from posexp.models.norms import norm_of, normed, qk_norm
 from posexp.models.sinks import check_softmax, sink_of, without_own
-from posexp.models.size import FEED_FORWARDS, Size
+from posexp.models.size import Size
 from posexp.models.tied import tied
 from posexp.models.triangles import Triangles
 
 Norm = Callable[[Array], Array]
-
-
-def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
-  """Apply dropout; without `rngs`, as in evaluation, return x."""
-  if rngs is None or rate == 0:
-    return x
-  return attention.Dropout(rate, rngs.dropout())(x)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -65,9 +59,10 @@ class MultiHeadAttention(nnx.Module):
       bias = part in size.biased
       return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
-    key_map = Encoding.key_map if cross else type(encoding).key_map
-    query, biased = linear(size.d_model, width, "qkv"), "qkv" in size.biased
-    key = key_map(encoding, size.d_model, size.kv_heads, head_dim, bias=biased, rngs=rngs.fork())
+    maps, biased = Encoding if cross else type(encoding), "qkv" in size.biased
+    heads = size.num_heads, size.kv_heads, head_dim
+    query = maps.query_map(encoding, size.d_model, *heads, bias=biased, rngs=rngs.fork())
+    key = maps.key_map(encoding, size.d_model, *heads[1:], bias=biased, rngs=rngs.fork())
     self.query, self.key = (query, key) if cross else tied(query, key, encoding, size)
     self.value = linear(size.d_model, kv_width, "qkv")
     self.out = linear(width, size.d_model, "out")
@@ -160,24 +155,6 @@ class MultiHeadAttention(nnx.Module):
     return self.out(found if self.gate is None else found * jax.nn.sigmoid(self.gate(x)))
 
 
-class FeedForward(nnx.Module):
-  """f(x W1 + b1) W2 + b2, or (f(x W3 + b3) · (x W1 + b1)) W2 + b2 if it is gated (Shazeer 2020)."""
-
-  def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):
-    def linear(*widths: int) -> Callable[[Array], Array]:
-      return encoding.linear(*widths, bias="feed_forward" in size.biased, rngs=rngs.fork())
-
-    self.unit = size.feed_forward
-    self.up, self.down = linear(size.d_model, size.d_ff), linear(size.d_ff, size.d_model)
-    self.gate = linear(size.d_model, size.d_ff) if FEED_FORWARDS[self.unit].gated else None
-    self.dropout = size.dropout
-
-  def __call__(self, x: Array, rngs: Rngs | None = None) -> Array:
-    f, up = FEED_FORWARDS[self.unit].f, self.up(x)
-    hidden = f(up) if self.gate is None else f(self.gate(x)) * up
-    return self.down(drop(hidden, self.dropout, rngs))
-
-
 class Block(nnx.Module):
   """Self-attention, then attention to a source if there is one, then the feed-forward network.
 
@@ -198,7 +175,8 @@ class Block(nnx.Module):
       encoding, size, causal=causal, cross=False, factor=factor, rngs=rngs.fork()
     )
     self.attention_norm = norm() if size.first_norm or not first else None
-    self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
+    network = Experts if size.experts else FeedForward
+    self.feed_forward = network(encoding, size, rngs=rngs.fork())
     self.feed_forward_norm = norm()
     both = size.norm == "sandwich"
     self.attention_out_norm = norm() if both else None

@@ -17,7 +17,8 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
-from posexp.models.block import check_untied, drop, word_table
+from posexp.models.block import check_untied, word_table
+from posexp.models.feed_forward import drop
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import Size
 from posexp.models.transformer import Stack

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from posexp.config.checks import (
@@ -29,10 +30,17 @@ from posexp.models import logits
 
 
 class Unit(NamedTuple):
-  """What a feed-forward network does between its linear maps: f(up x), or f(gate x) · up x."""
+  """What a feed-forward network does between its linear maps: f(up x), or f(gate x) · g(up x)."""
 
   f: Callable[[Array], Array]
   gated: bool = False
+  g: Callable[[Array], Array] = lambda up: up
+
+
+def clipped(gate: Array) -> Array:
+  """Return c σ(1.702 c), near GELU, of c = min(gate, 7) (gpt-oss, OpenAI 2025)."""
+  gate = jnp.minimum(gate, 7)
+  return gate * jax.nn.sigmoid(1.702 * gate)
 
 
 FEED_FORWARDS = {
@@ -44,6 +52,7 @@ FEED_FORWARDS = {
   "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),
   "geglu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True), gated=True),
   "swiglu": Unit(jax.nn.silu, gated=True),
+  "swiglu_clipped": Unit(clipped, gated=True, g=lambda up: 1 + jnp.clip(up, -7, 7)),
 }
 # The linear maps that have a bias. The output gate's is one of "qkv", and "head" is the last layer.
 # Parts may also be named: qkv+out.
@@ -85,6 +94,8 @@ class Size:
   head_dim: Width | None = None  # None: d_model / num_heads
   d_ff: Width = 512
   feed_forward: Annotated[str, row_of(FEED_FORWARDS)] = "relu"
+  experts: Annotated[int, between(0, 1024)] = 0  # networks beside each other: see feed_forward.py
+  experts_used: Annotated[int, at_least(1), only_with("experts")] = 2  # of each token
   num_layers: Annotated[int, between(1, 1000)] = 2
   dropout: Share = 0.3
   norm: Literal["pre", "post", "sandwich", "output", "parallel"] = "pre"
@@ -140,6 +151,8 @@ class Size:
         f"num_heads={self.num_heads} heads of head_dim={self.head_dim} are wider than {WIDEST}"
       )
 
+    if self.experts and self.experts_used > self.experts:
+      raise ValueError(f"experts_used={self.experts_used} are more than experts={self.experts}")
     if self.triangles and self.sinks != "none":
       raise ValueError(f"sinks={self.sinks} and triangles=true exclude each other: leave one out")
 
@@ -170,6 +183,7 @@ class Size:
     fewer = f" ({self.num_kv_heads} of keys and values)" if self.num_kv_heads else ""
     unit = "" if self.feed_forward == "relu" else f" {self.feed_forward}"
     named = {
+      f"{self.experts_used} of {self.experts} experts a token": self.experts > 0,
       f"bias {self.bias}": self.bias != "feed_forward",
       "QK norm": self.qk_norm and self.qk_norm_over == "head",
       "QK norm over all heads": self.qk_norm_over == "all",

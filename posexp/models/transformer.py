@@ -26,9 +26,10 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.attention import Kind, filled_up, limited, since_start, visible
-from posexp.models.block import Block, drop
+from posexp.models.block import Block
 from posexp.models.cache import Cache, Memory
 from posexp.models.convolution import in_cache, in_row, slots_before
+from posexp.models.feed_forward import drop
 from posexp.models.norms import norm_of
 from posexp.models.size import Size, checked
 

@@ -45,7 +45,7 @@ class Family(NamedTuple):
   fixed: Mapping[str, list] = NOTHING
   free: Sequence[str] = ()
   transposed: bool = True  # whether matrices are [out, in]
-  by_heads: bool = False  # whether features of joined tensors alternate from head to head
+  by_heads: bool = False  # whether joined tensors take turns: by heads, or channels of experts
   causal: bool = True
   head: Sequence[Any] = ()
   architecture: str = ""
@@ -183,7 +183,7 @@ class Asked:
     """Return the options of posexp's model."""
     keys = self.family.keys
     rows = COMMON["model"] | self.family.model
-    for option in ("d_model", "num_layers", "num_heads"):
+    for option in ("d_model", "num_layers", "num_heads", *{"experts"} & rows.keys()):
       self.number(rows[option])
     found = {key: self.said(each) for key, each in rows.items() if each is not None}
     parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
@@ -225,7 +225,8 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
     given: stands for the config's dictionary.
   """
   if given is None:
-    given = ask("rope_scaling") or ask("rope_parameters") or {}
+    given = ask("rope_scaling") or ask("rope_parameters")
+    given = given or ask.family.keys["rope_parameters"] or {}
   kind = given.get("rope_type", given.get("type", "default"))
   kind = {"su": "longrope"}.get(kind, kind)
   if kind not in SCALINGS:
@@ -257,10 +258,9 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
 def _share(ask: Asked, given: Any) -> Options:
   """Return which share of the channels turns, in a family that has one; None is the config's."""
   key = next((each for each in COMMON["shares"] if each in ask.family.keys), None)
-  if key is None and given not in (None, 1):
-    why = f"which {ask.family.name} does not have"
-    raise ask.refused("partial_rotary_factor", why, given)
   if key is None:
+    if given not in (None, 1):
+      raise ask.refused("partial_rotary_factor", f"which {ask.family.name} does not have", given)
     return {}
   channels = int(ask.width * (ask(key) if given is None else given))
   if channels % 2:

@@ -21,6 +21,7 @@ import numpy as np
 from posexp import reading
 from posexp.errors import UserError, check_installed
 from posexp.released import PREFIX
+from posexp.released.mxfp4 import BLOCKS, SCALES, shape_of, unpacked
 from posexp.status import doing
 
 SMALL = ["*.json", "merges.txt", "tokenizer.model"]  # what is fetched before any weight is needed
@@ -82,11 +83,21 @@ class Folder:
     Raises:
       UserError: there are no weights, or only in pickles.
     """
-    return sorted(self._files)
+    wholes = {each: each.removesuffix(BLOCKS).removesuffix(SCALES) for each in self._files}
+    return sorted({whole if self._packed(whole) else each for each, whole in wholes.items()})
+
+  def _packed(self, name: str) -> bool:
+    """Return whether a tensor is in two parts, with four bits a number."""
+    return {name + BLOCKS, name + SCALES} <= self._files.keys()
 
   def shape(self, name: str) -> tuple[int, ...]:
     """Return the shape of a tensor, from the header of its file."""
-    return tuple(self._slice(name).get_shape())
+    if not self._packed(name):
+      return tuple(self._slice(name).get_shape())
+    parts = [self._slice(name + each) for each in (BLOCKS, SCALES)]
+    blocks, scales = (tuple(each.get_shape()) for each in parts)
+    fits = blocks[:-1] == scales and {each.get_dtype() for each in parts} == {"U8"}
+    return shape_of(blocks) if fits else ()
 
   def dtype(self, name: str) -> str:
     """Return the type of a tensor's numbers, as NumPy calls it, from the header of its file.
@@ -94,6 +105,8 @@ class Folder:
     Raises:
       UserError: it is no floating-point number of 16 bits or more.
     """
+    if self._packed(name):
+      return "bfloat16"
     stored = self._slice(name).get_dtype()
     if stored not in DTYPES:
       raise UserError(
@@ -108,7 +121,12 @@ class Folder:
     Raises:
       UserError: as `dtype`, or the folder has no such tensor.
     """
+    if self._packed(name):
+      return unpacked(self._read(name + BLOCKS), self._read(name + SCALES))
     self.dtype(name)
+    return self._read(name)
+
+  def _read(self, name: str) -> np.ndarray:
     path = self._paths[self._files[name]]
     from safetensors import safe_open
 

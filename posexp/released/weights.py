@@ -43,7 +43,7 @@ class Piece(NamedTuple):
   paths: tuple[Path, ...]
   shapes: tuple[Shape, ...]
   turned: bool  # whether the tensor is [out, in]
-  heads: int = 0  # of several parameters: their features alternate from head to head
+  heads: int = 0  # of several parameters: their features take so many turns
 
   @property
   def shape(self) -> Shape:
@@ -77,9 +77,9 @@ def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Pie
   """
   modules = {}
   for ours, theirs in family.names.items():
-    room, slash, last = ours.rpartition("/")
-    for number, part in enumerate(last.split("+")):
-      modules[f"{room}{slash}{part}"] = theirs, number
+    before, several, after = re.fullmatch(r"(.*?)([^/]*\+[^/]*|[^/+]*)(/[^+]*)?", ours).groups("")
+    for number, part in enumerate(several.split("+")):
+      modules[f"{before}{part}{after}"] = theirs, number
   found: dict[str, dict[int, Path]] = {}
   for path in shapes:
     rest = [each for each in path if each not in ("stack", "words")]
@@ -89,6 +89,7 @@ def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Pie
     whole, module = "/".join(map(str, rest)), "/".join(map(str, rest[:-1]))
     if whole in modules:
       name, number = modules[whole]
+      name = layer + name
     elif module in modules and rest[-1] in (*LEAVES, "bias"):
       name, number = modules[module]
       name = f"{layer}{name}.{LEAVES.get(rest[-1], rest[-1])}"
@@ -98,9 +99,12 @@ def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Pie
   made = []
   for name, parts in found.items():
     paths = tuple(parts[number] for number in sorted(parts))
-    turned = paths[0][-1] == "kernel" and (family.transposed or paths[0][0] != "stack")
-    alternate = heads if family.by_heads and len(paths) > 1 else 0
-    made.append(Piece(name, paths, tuple(map(shapes.__getitem__, paths)), turned, alternate))
+    each = tuple(map(shapes.__getitem__, paths))
+    kernel = paths[0][-1] == "kernel" and "experts" not in paths[0]
+    turned = kernel and (family.transposed or paths[0][0] != "stack")
+    turns = heads if "attention" in paths[0] else each[0][-1]  # of channels, between two maps
+    alternate = turns if family.by_heads and len(paths) > 1 else 0
+    made.append(Piece(name, paths, each, turned, alternate))
   return made
 
 

@@ -1,5 +1,6 @@
 """RoPE's family beside its definition and the arrays of Hugging Face 5.24.0, YaRN and GRAPE."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,9 +12,10 @@ import oracle
 import pytest
 from flax import nnx
 from seed import SEED, drawn
+from small import case_of
 
 import posexp
-from posexp.analysis import properties, wavelengths
+from posexp.analysis import conformance, properties, wavelengths
 from posexp.encodings import Span, rotation
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
@@ -194,6 +196,39 @@ def test_a_mistake_in_turned_values_is_found(monkeypatch, mistake):
   monkeypatch.setattr(rotation.TurnedValues, "moved", wrong)
   found = properties.shift if mistake == "not back" else properties.cached_decoding
   assert list(found(properties.Case(RoPE(values=True), causal=True)))
+
+
+@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+def test_every_second_head_has_the_imaginary_part(layout, share):
+  own, planes = {"layout": layout, "share": share}, int(share * 4)
+  size = Size(d_model=32, num_heads=4, num_kv_heads=2)
+  rngs = Rngs(params=SEED, encoding=1)
+  encoding = RoPE(imaginary=True, **own)
+  layer = MultiHeadAttention(encoding, size, causal=True, cross=False, rngs=rngs)
+  x = jnp.float32(np.random.default_rng(SEED).normal(size=(2, 7, 32)))
+  q = np.asarray(x @ layer.query.linear.kernel[...], np.float64).reshape(2, 7, 2, 8)
+  k = layer.keys_values(x)[0]
+  rows = np.arange(2 * planes).reshape((2, planes) if layout == "half" else (planes, 2))
+  one, other = rows if layout == "half" else rows.T
+  a, b = (each[..., one] + 1j * each[..., other] for each in (q, np.asarray(k, np.float64)))
+  waves = np.exp(1j * np.subtract.outer(AT, AT)[:, :, None] * 1e4 ** (-np.arange(planes) / planes))
+  product = np.einsum("bihm,bjhm,ijm->bhij", a, b.conj(), waves)
+  still = np.einsum("bihd,bjhd->bhij", q[..., 2 * planes :], k[..., 2 * planes :])
+  expected = np.stack([product.real + still, product.imag + still], 2).reshape(2, 4, 7, 7)
+  span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.ones((1, 1, 7), bool))
+  got = layer.relation.score(layer.queries(x), jnp.repeat(k, 2, 2), span)
+  np.testing.assert_allclose(got, expected / 8**0.5, atol=1e-5)
+  with pytest.raises(ValueError, match="set num_kv_heads below 4, to 2 or what divides it"):
+    MultiHeadAttention(encoding, Size(num_heads=4), causal=True, cross=False, rngs=rngs)
+
+
+@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 3))
+def test_a_property_holds_of_imaginary_heads(asked):
+  encoding = RoPE(imaginary=True, share=0.5, values=True, learned="head")
+  for causal in asked.sides(encoding)[:1]:
+    case = case_of(encoding, causal)
+    given = tuple({"num_kv_heads": 2, "qk_norm": True, "bias": "all"}.items())
+    assert list(asked.check(dataclasses.replace(case, options=given))) == []
 
 
 @pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])

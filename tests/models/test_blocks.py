@@ -37,6 +37,12 @@ BLOCKS = {
   "geglu": ({"feed_forward": "geglu"}, F * F + F, F * F),
   "tanh": ({"feed_forward": "geglu_tanh", "bias": "none"}, F * F - 2 * F - V, F * F),
   "swiglu": ({"feed_forward": "swiglu", "bias": "qkv"}, F * F + F - V, F * F),
+  "experts": ({"experts": 3}, 2 * (2 * F * F + 2 * F) + 3 * F + 3, 2 * 2 * F * F + 3 * F),
+  "clipped experts": (
+    {"experts": 4, "experts_used": 3, "feed_forward": "swiglu_clipped", "bias": "none"},
+    10 * F * F - 2 * F - V + 4 * F,
+    10 * F * F + 4 * F,
+  ),
   "biases": ({"bias": "all", "feed_forward": "gelu"}, 4 * F, 0),
   "qk norm": ({"qk_norm": True}, 2 * 32, 0),
   "one map": ({"qk": "tied"}, -F * F, 0),

@@ -134,13 +134,19 @@ def test_words_change_places_as_the_tokenizer_has_them(tmp_path):
   assert (config["bos_token_id"], config["eos_token_id"]) == (2, [2, 3])
 
 
-PLAIN = {"embed_scale": "none", "bias": "qkv+out+feed_forward", "feed_forward": "gelu"}
+BIASED = {"bias": "qkv+out+feed_forward"}
+PLAIN = {"embed_scale": "none", "feed_forward": "gelu"} | BIASED
 BERT = PLAIN | {"norm": "post", "embed_norm": True}
 DRAWN = {
   "neighbors": ("rope", {}, LLAMA | {"num_kv_heads": 1}),
   "norms of neighbors": ("rope", {}, LLAMA | {"qk_norm": True}),
   "biases of neighbors": ("rope", {"scaling": "linear", "factor": 2}, LLAMA | {"bias": "qkv"}),
   "by layer": ("by_layer", {"pattern": ["2 rope base=50 window=4", "none"]}, LLAMA),
+  "experts": (
+    "by_layer",
+    {"pattern": ["rope base=50 window=4", "2 rope base=50"]},
+    LLAMA | {"sinks": "head", "experts": 3, "feed_forward": "swiglu_clipped"} | BIASED,
+  ),
   "half of the channels": ("rope", {"share": 0.5}, PLAIN | {"norm": "parallel"}),
   "a table": ("learned", {"length": 32}, PLAIN | {"feed_forward": "gelu_tanh"}),
   "a classifier": ("learned", {"length": 32}, BERT),

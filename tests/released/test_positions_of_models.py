@@ -63,6 +63,16 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
       [(100.0, 3), (100.0, None)] * 2,
     ),
     (
+      "gpt_oss",
+      ROPE | {"rope_parameters": None, "sliding_window": 3},
+      [(100.0, 3), (100.0, None)] * 2,
+    ),
+    (
+      "gpt_oss",
+      {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+      [(50.0, 128), (50.0, None)] * 2,
+    ),
+    (
       "gemma3_text",
       {"sliding_window": 5, "sliding_window_pattern": 2},
       [(1e4, 5), (1e6, None)] * 2,

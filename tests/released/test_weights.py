@@ -151,6 +151,9 @@ REFUSED = {
   "a width": ("llama", {"hidden_size": 10**400}, {}, "hidden_size=10+, and posexp reads"),
   "no layers": ("llama", {"num_hidden_layers": None}, {}, "must be a whole number from 1 up"),
   "a list": ("mistral", {"sliding_window": []}, {}, "sliding_window=.., which must be a number"),
+  "no experts": ("gpt_oss", {"num_local_experts": 0}, {}, "=0, which must be a whole number from"),
+  "few experts": ("gpt_oss", {"num_experts_per_tok": 9}, {}, "experts_used=9 are more than"),
+  "a limit": ("gpt_oss", {"swiglu_limit": 5.0}, {}, "swiglu_limit=5.0, posexp has 7.0 alone"),
   "missing": ("llama", {}, {"model.norm.weight": None}, "no tensor norm.weight in it"),
   "extra": ("llama", {}, {"model.extra.weight": np.ones(2)}, "model.extra.weight is none of the"),
 }
@@ -183,7 +186,7 @@ def test_tied_words_count_unless_the_file_has_another_head(tmp_path):
     assert Released.open(f"hf:{folder}").model["tie_embeddings"] is tied
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "modernbert", "bert"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gpt_oss", "modernbert", "bert"])
 def test_joining_gives_back_the_bytes_of_the_file(name):
   released = Released.open(f"hf:{MODELS / name}")
   for piece in released.pieces(released.spec()):
