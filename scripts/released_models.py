@@ -46,12 +46,6 @@ CASES = {
   ),
   "qwen3": Case("Qwen3", GROUPED | {"tie_word_embeddings": True, "rope_parameters": YARN}),
   "smollm3": Case("SmolLM3", SMALL | {"num_key_value_heads": 3, "no_rope_layers": [1, 0]}),
-  "gpt_oss": Case(
-    "GptOss",
-    GROUPED
-    | {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
-    | {"rope_parameters": YARN | {"truncate": False, "mscale": None}},
-  ),
   "gpt2": Case(
     "GPT2",
     {"vocab_size": WORDS, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 40, "n_inner": 10}
@@ -82,6 +76,12 @@ CASES = {
   "gpt_neox": Case("GPTNeoX", SMALL | {"rotary_pct": 0.5, "layer_norm_eps": 1e-3}),
   "phi3": Case("Phi3", SMALL | {"num_key_value_heads": 1, "sliding_window": 6}),
   "deberta": Case("DebertaV2", DEBERTA, "MaskedLM"),
+  "gpt_oss": Case(
+    "GptOss",
+    GROUPED
+    | {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"rope_parameters": YARN | {"truncate": False, "mscale": None}},
+  ),
 }
 # One key changed of a case above, which posexp is to follow.
 CHANGED = [
@@ -100,8 +100,6 @@ CHANGED = [
   ("qwen3", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}),
   ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2, "attention_bias": True}),
   ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "mlp_bias": True}),
-  ("gpt_oss", {"attention_bias": False, "num_experts_per_tok": 1, "rope_parameters": None}),
-  ("gpt_oss", {"layer_types": ["full_attention"] * 2, "tie_word_embeddings": True}),
   ("gpt2", {"activation_function": "relu"}),
   ("gpt2", {"scale_attn_weights": False}),
   ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),
@@ -124,6 +122,8 @@ CHANGED = [
   ("deberta", {"pos_att_type": ["c2p"]}),
   ("deberta", {"pos_att_type": "p2c|c2p", "share_att_key": False, "norm_rel_ebd": "none"}),
   ("deberta", {"position_buckets": -1, "max_relative_positions": 6, "type_vocab_size": 2}),
+  ("gpt_oss", {"attention_bias": False, "num_experts_per_tok": 1, "rope_parameters": None}),
+  ("gpt_oss", {"layer_types": ["full_attention"] * 2, "tie_word_embeddings": True}),
 ]
 
 
