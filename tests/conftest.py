@@ -102,6 +102,7 @@ def pytest_collection_finish():
     share_contexts()
   if "omegaconf" in sys.modules:
     parse_once()
+  os.fsync = lambda file: None  # no test cuts the power
   gc.freeze()
   gc.set_threshold(50_000, 20, 20)
 
