@@ -66,7 +66,8 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     job = dict(zip(columns, values, strict=True))
     config = _config(job)
     options = " ".join(job[key] for key in varied)
-    group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={config['encoding']}"
+    group = " ".join(job[key] for key in varied if key != "seed")
+    group = group or f"encoding={config['encoding']}"
     found.append(member := Member(number, options, group, config))
     typed[member] = job
     try:

@@ -23,7 +23,6 @@ from posexp.runs import folder
 from posexp.runs.lengths import area
 from posexp.runs.records import read_records
 
-
 DRAWN = page.drawn
 
 
