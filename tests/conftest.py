@@ -1,6 +1,7 @@
 """What tests of several modules share."""
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import os
@@ -86,10 +87,22 @@ def share_contexts():
     mlir.make_ir_context = shared
 
 
+def parse_once():
+  """Has OmegaConf parse the text of an interpolation once, and not each time it is resolved."""
+  from omegaconf import _utils, base, grammar_parser
+
+  once = functools.lru_cache(maxsize=4096)(grammar_parser.parse)
+  for module in (_utils, base, grammar_parser):
+    module.parse = once
+
+
 def pytest_collection_finish():
   """Spares the garbage collector modules and tests, which stay, and most of its turns."""
   if "jax" in sys.modules:
     share_contexts()
+  if "omegaconf" in sys.modules:
+    parse_once()
+  os.fsync = lambda file: None  # no test cuts the power
   gc.freeze()
   gc.set_threshold(50_000, 20, 20)
 
@@ -133,11 +146,11 @@ def opened_once():
 
 @pytest.fixture(autouse=True)
 def composed_once(request, monkeypatch):
-  """Command lines get configs of which the files were composed once, but for tests of configs."""
+  """Command lines get configs of which the files were composed once, but for tests of composing."""
   import hydra
   import order
 
-  if request.path.parent.name != "config":
+  if request.path.stem not in ("test_config", "test_overrides", "test_plugins"):
     monkeypatch.setattr(hydra, "compose", order.composed_once)
 
 

@@ -139,10 +139,21 @@ def hydra_with_configs() -> Iterator[Any]:
   with contextlib.ExitStack() as stack:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
-      ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
+      _store(config.encodings_node())
       known = hydra.initialize_config_dir(str(config.CONFIGS), "posexp", version_base="1.3")
       stack.enter_context(known)
     yield GlobalHydra.instance().hydra
+
+
+def _store(encodings: DictConfig) -> None:
+  """Have Hydra find the options of all encodings, which no file holds, unless it does already."""
+  global _stored
+  if encodings is not _stored:
+    ConfigStore.instance().store("encodings", encodings)
+    _stored = encodings
+
+
+_stored: DictConfig | None = None
 
 
 def complete(asked: str) -> None:

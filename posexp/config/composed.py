@@ -166,11 +166,20 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     UserError: an option does not exist, or its value is missing, refers to one that does not exist,
       or cannot be.
   """
+  return known_alone(resolved(cfg))
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+  """Return what is read of a config of one run, with its interpolations resolved.
+
+  Raises:
+    UserError: a value is missing, refers to one that does not exist, or cannot be.
+  """
   try:
     # The options of trackers stand in the section tracker, which may refer to sections of theirs.
     trackers = {file.stem for file in (CONFIGS / "tracker").glob("*.yaml")}
     unread = {"hydra", *trackers, *encodings_node()} - {str(cfg.get("encoding"))}
-    config = {
+    return {
       key: OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
       if OmegaConf.is_config(value := cfg[key])
       else value
@@ -181,6 +190,14 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
     raise UserError(f"{error.full_key}: {reason(error)}") from error
+
+
+def known_alone(config: dict[str, Any]) -> dict[str, Any]:
+  """Return what `resolved` gives as the plain config of a run, in its order.
+
+  Raises:
+    UserError: an option does not exist, or its value cannot be.
+  """
   for key in SECTIONS:
     if not isinstance(config.get(key), Mapping):
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")

@@ -226,6 +226,12 @@ class PluginFolders(SearchPathPlugin):
       search_path.append(PROVIDER, f"file://{folder}")
 
 
+@functools.cache
+def _taken() -> set[str]:
+  """Return the names at the top level of a config, which no encoding can have."""
+  return {*map(str, mapping(CONFIGS / "train.yaml")), *(each.name for each in CONFIGS.iterdir())}
+
+
 PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 
 
@@ -241,13 +247,12 @@ def register() -> None:
       source.load_config = _load_config
   Plugins.instance().register(PluginFolders)
   hydra = ConfigStore.instance()
-  taken = {*mapping(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
   for group, row in plugins.GROUPS.items():
     nodes = hydra.repo.get(group, {})
     for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
       del nodes[file]
     for name, plugin in plugins.found(group).items() if row.config else ():
-      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
+      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in _taken()):
         raise UserError(
           f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
         )

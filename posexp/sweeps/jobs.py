@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -21,10 +22,12 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from posexp.config import RunOptions, build, resolve
+from posexp.config import RunOptions, build
 from posexp.config.checks import show
 from posexp.config.command_line import check_heeded, compose, explained
+from posexp.config.composed import known_alone, resolved
 from posexp.config.overrides import read
+from posexp.config.schema import flat
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
 from posexp.sweeps import tuning
@@ -61,9 +64,10 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   found, typed = [], {}
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
     job = dict(zip(columns, values, strict=True))
-    config = resolve(cfg := _config(job))
+    config = _config(job)
     options = " ".join(job[key] for key in varied)
-    group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
+    group = " ".join(job[key] for key in varied if key != "seed")
+    group = group or f"encoding={config['encoding']}"
     found.append(member := Member(number, options, group, config))
     typed[member] = job
     try:
@@ -111,7 +115,7 @@ def _trials(
   found, known = [], set()
   for fixed, each in points.items():
     for point, seed in itertools.product(each, (f"seed={seed}" for seed in seeds[fixed])):
-      config = resolve(_config({**typed[fixed], **point, "seed": seed}))
+      config = _config({**typed[fixed], **point, "seed": seed})
       group = " ".join(["trial", fixed.group, *point.values()])
       member = Member(0, f"{group} {seed}", group, config, of=fixed.group)
       try:
@@ -129,21 +133,30 @@ def _trials(
   return found
 
 
-def _config(job: Mapping[str, str]) -> DictConfig:
+def _config(job: Mapping[str, str]) -> dict[str, Any]:
   """Return the config of a run, from its overrides by their keys.
 
-  Composing takes Hydra a tenth of a second, so runs that differ in the seed alone share it.
+  Composing takes Hydra a tenth of a second, and resolving a third of that, so runs that differ in
+  the seed alone share both, unless a value may refer to the seed.
   """
-  cfg = _composed(tuple(line for key, line in job.items() if key != "seed"))
+  cfg, known = _composed(tuple(line for key, line in job.items() if key != "seed"))
   if "seed" in job:
-    OmegaConf.update(cfg, "seed", read([job["seed"]])[0].value())
-  return cfg
+    seed = read([job["seed"]])[0].value()
+    if known and type(seed) is int:
+      return known_alone(copy.deepcopy(known) | {"seed": seed})
+    OmegaConf.update(cfg, "seed", seed)
+  config = resolved(cfg)
+  texts = map(str, flat(OmegaConf.to_container(cfg)).values())
+  if not any("${" in text and "seed" in text for text in texts):
+    known.update(copy.deepcopy(config))
+  return known_alone(config)
 
 
 @functools.lru_cache(maxsize=64)
-def _composed(lines: tuple[str, ...]) -> DictConfig:
+def _composed(lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
+  """Return a config, and an empty dictionary for what it is once it has been resolved."""
   with explained(read(lines)):
-    return compose(lines)
+    return compose(lines), {}
 
 
 def _identified(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from small import SMALL, case_of, leaks, rngs
 
 from posexp.analysis import properties
@@ -61,7 +62,8 @@ def test_a_layer_is_the_recurrence_and_not_one_that_reads_before_the_state_fades
   built, x = layer(), np.random.default_rng(0).normal(size=(9, SMALL["d_model"]))
   given = jnp.asarray(x[None], jnp.float32)
   span = Span.within(None, jnp.ones((1, 1, 9), bool), True)
-  got = np.asarray(built(given, *built.keys_values(given), span)[0])
+  layer_of = nnx.jit(lambda built: built(given, *built.keys_values(given), span)[0])
+  got = np.asarray(layer_of(built))
   np.testing.assert_allclose(got, defined(built, x), atol=2e-5)
   assert np.abs(got - defined(built, x, late=True)).max() > 1e-3
 
@@ -90,9 +92,15 @@ def test_gradients_are_those_of_the_recurrence(count):
 
   with jax.enable_x64(True):
     given = [jnp.asarray(each) for each in (q, k, v, decay, beta)]
-    (got, slopes), (expected, theirs) = (jax.vjp(f, *given) for f in (own, plain))
+
+    @jax.jit
+    def sloped(given, dout):
+      both = (jax.vjp(f, *given) for f in (own, plain))
+      return [(found, slopes(dout)) for found, slopes in both]
+
+    (got, slopes), (expected, theirs) = sloped(given, jnp.asarray(dout))
     np.testing.assert_allclose(got, expected, atol=1e-10)
-    for one, other in zip(slopes(jnp.asarray(dout)), theirs(jnp.asarray(dout)), strict=True):
+    for one, other in zip(slopes, theirs, strict=True):
       np.testing.assert_allclose(one, other, atol=1e-8 * max(1, np.abs(other).max()))
 
 

@@ -56,7 +56,6 @@ def test_numbers_are_those_of_the_references(name):
     leaf[...] = given.pop(path)
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
 
-  @jax.jit
   def found(params, given):
     parts = nnx.merge(graphdef, params, rest)
     at, (key, query) = Span(**span, **case["span"], max_position=2**18), parts["columns"].values()
@@ -69,8 +68,12 @@ def test_numbers_are_those_of_the_references(name):
       return jnp.where(own["shown"], relation.score(*of, at), 0)
     return jnp.where(own["shown"], relation.attend(*of, given["v"], at, lambda weights: weights), 0)
 
-  got, backward = jax.vjp(found, params, given)
-  of_params, of_given = backward(jnp.asarray(dout))
+  @jax.jit
+  def sloped(params, given, dout):
+    got, backward = jax.vjp(found, params, given)
+    return got, *backward(dout)
+
+  got, of_params, of_given = sloped(params, given, jnp.asarray(dout))
   everything = of_given | by_path(of_params) | {"": got}
   for path, expected in (slopes | {"": own["expected"]}).items():
     most = 1e-5 * max(1, np.abs(expected).max())

@@ -177,11 +177,15 @@ def test_values_turn_and_their_sums_turn_back(layout, share):
   q, k, v = np.random.default_rng(SEED).normal(size=(3, 2, 7, 2, 8))
   seen = asked[:, None] >= AT
   span = Span(*(jnp.asarray(each)[None] for each in (asked, AT, seen)))
-  logits = np.asarray(relation.score(*map(jnp.float32, (q[:, 3:], k)), span), np.float64)
-  weights = np.exp(logits) * seen
+
+  @jax.jit
+  def found(*given):
+    return relation.score(*given[:2], span), relation.attend(*given, span, lambda weights: weights)
+
+  logits, got = found(*map(jnp.float32, (q[:, 3:], k, v)))
+  weights = np.exp(np.asarray(logits, np.float64)) * seen
   weights /= weights.sum(-1, keepdims=True)
   expected = turned(np.einsum("bhij,bjhd->bihd", weights, turned(v, AT, **own)), -asked, **own)
-  got = relation.attend(*map(jnp.float32, (q[:, 3:], k, v)), span, lambda weights: weights)
   np.testing.assert_allclose(got, expected, atol=1e-5)
 
 

@@ -136,12 +136,16 @@ def test_a_mistake_in_what_a_cache_holds_as_the_own_value_is_found(monkeypatch):
 def test_a_sink_of_any_size_is_stable(form):
   stack = built("none", sinks="head", attention=form)
   sink = stack.blocks[0].attention.sink
+  graphdef, _, rest = nnx.split(stack, nnx.Param, ...)
+
+  @jax.jit
+  def sloped(params):
+    value, back = jax.vjp(lambda each: nnx.merge(graphdef, each, rest)(some_tokens()), params)
+    return value, back(jnp.ones_like(value))[0]
 
   def output(s):
     sink.logit[...] = jnp.full(4, s)
-    graphdef, params, rest = nnx.split(stack, nnx.Param, ...)
-    value, back = jax.vjp(lambda each: nnx.merge(graphdef, each, rest)(some_tokens()), params)
-    slopes = back(jnp.ones_like(value))[0]
+    value, slopes = sloped(nnx.state(stack, nnx.Param))
     assert all(jnp.isfinite(each).all() for each in jax.tree.leaves((value, slopes)))
     return value
 

@@ -13,6 +13,7 @@ from order import command
 
 from posexp.config import command_line, resolve
 from posexp.config.command_line import compose
+from posexp.config.composed import resolved
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, attempt
@@ -211,14 +212,19 @@ def test_the_config_of_each_run_is_as_hydra_composes_it(more):
     assert run.config == read(*shlex.split(run.options), "seed=3", "model.dropout=0.2", *more)
 
 
-def test_runs_that_differ_in_the_seed_alone_are_composed_once(monkeypatch):
+@pytest.mark.parametrize(("decay", "times"), [("0", 6), ("${seed}", 18)])
+def test_runs_that_differ_in_the_seed_alone_are_composed_once(monkeypatch, decay, times):
   asked = []
-  monkeypatch.setattr(
-    "posexp.sweeps.jobs.compose", lambda lines: asked.append(lines) or compose(lines)
-  )
-  args = command_line.parse(["-m", "encoding=rpr,none", "model.dropout=0,0.1,0.2", "seed=0,1,2"])
-  assert len(members(args, command_line.shared(args.overrides))) == 18
-  assert len(asked) == 6
+  for f in (compose, resolved):
+    noted = lambda given, f=f: asked.append(f) or f(given)  # noqa: E731
+    monkeypatch.setattr(f"posexp.sweeps.jobs.{f.__name__}", noted)
+  typed = ["encoding=rpr,none", "model.dropout=0,0.1,0.2", f"train.weight_decay={decay}"]
+  args = command_line.parse(["-m", *typed, "seed=0,1,2"])
+  found = members(args, command_line.shared(args.overrides))
+  assert [each.config["seed"] for each in found] == 6 * [0, 1, 2]
+  of_seed = [each.config["train"]["weight_decay"] for each in found]
+  assert of_seed == (18 * [0] if decay == "0" else 6 * [0, 1, 2])
+  assert (asked.count(compose), asked.count(resolved)) == (6, times)
 
 
 def test_a_number_is_the_same_option_in_quotes():

@@ -27,7 +27,7 @@ GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
 FLAGS = re.MULTILINE | re.DOTALL
 BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, FLAGS)
 READY = "everything is ready"
-SOME = (conformance.Property(properties.padding),)  # which is others' to test
+SOME = (conformance.Property(properties.explicit_positions),)  # which is others' to test
 
 
 def typed(line, monkeypatch, trained=True):
