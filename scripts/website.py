@@ -170,6 +170,7 @@ def as_it_stands(file: Path) -> Iterator[tables.Table]:
 DRAWN = {  # files of benchmarks, by name, and what makes tables of them
   "benchmark.csv": lambda file: tables.tables(rows.read(file)),
   "check.csv": lambda file: [proof.table(rows.read(file))],
+  "commands.csv": as_it_stands,
   "large.csv": as_it_stands,
 }
 

@@ -37,7 +37,7 @@ CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
 HOST_DEVICES = "xla_force_host_platform_device_count"
-WIDE, LONG = 256, 256  # from which width and length on a CPU works as several devices
+WIDEST, LENGTHS = 256, range(256, 512)  # of models and texts for which a CPU works as two devices
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
@@ -99,8 +99,8 @@ def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
   "auto" derives from the width of the model and the tokens of a text.
 
   XLA gives each product of attention one core, so that models of which these are a large part train
-  faster if each core has a share of the batch. Others train faster on all cores together. A user's
-  own number in XLA_FLAGS is kept.
+  faster if each of two cores has a share of the batch; more were not measured. Others train faster
+  on all cores together: see docs/benchmarks/devices. A user's own number in XLA_FLAGS is kept.
 
   Raises:
     UserError: more are asked for than there are.
@@ -109,7 +109,7 @@ def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
   if jax.default_backend() != "cpu" or HOST_DEVICES in os.environ.get("XLA_FLAGS", ""):
     return there
   if asked == "auto":
-    return there if width >= WIDE and tokens >= LONG else 1
+    return min(there, 2) if width <= WIDEST and tokens in LENGTHS else 1
   if int(asked) > there:
     raise UserError(
       f"train.cpu_devices={asked}: there are {counted(there, 'core')}, and each device takes one"

@@ -25,10 +25,13 @@ PASSES = {  # in searches every translation is as long as its source
   "decode": "greedy search",
   "beam": "beam search",
   "seeds": "training steps of several seeds",
+  "devices": "training step of a CPU as one device and as one for each core",
   "start": "from the start of a process to its first step, compiled before",
 }
 SEARCHES = ("decode", "beam")
 IN_TURN, VMAP = "one after another", "in one program"  # ways to train several seeds
+ONE, ALL = "one device", "a device for each core"  # ways to train on a CPU
+WAYS = {"seeds": (IN_TURN, VMAP), "devices": (ONE, ALL)}  # of passes that compare an encoding's own
 JAX = "jax.nn.dot_product_attention"  # another implementation of the pass attention
 
 
@@ -56,6 +59,8 @@ class Case:
     parts = [self.name, self.options]
     if self.work == "seeds":
       parts.append(f"{self.seeds} seeds {self.way}")
+    elif self.work == "devices":
+      parts.append(self.way)
     elif self.way == "posexp":
       parts.append("" if self.size.attention == "auto" else self.size.attention)
     else:
@@ -80,8 +85,8 @@ class Case:
 
   @property
   def group(self) -> tuple:
-    """Equal for cases that are compared with each other; seeds are compared with themselves."""
-    own = (self.name, self.options) if self.work == "seeds" else ()
+    """Equal for cases that are compared with each other."""
+    own = (self.name, self.options) if self.work in WAYS else ()
     return (self.work, self.model, self.size.dtype, self.size.d_model, self.length, *own)
 
   @property
@@ -137,7 +142,7 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
     args.passes, args.dtype, args.d_model, lengths
   ):
     for name, (options, encoding) in chosen.items():
-      if work == "seeds" and name not in (args.encodings if args.encodings != ["all"] else chosen):
+      if work in WAYS and name not in (args.encodings if args.encodings != ["all"] else chosen):
         continue  # `none` is no baseline there
       fitting = with_positions(name, encoding, length, options)
       if fitting is not encoding:
@@ -263,8 +268,10 @@ def size_of(args: argparse.Namespace, dtype: str, d_model: int, attention: str) 
 
 def variants(case: Case, args: argparse.Namespace) -> Iterator[Case]:
   """Yield the case as often as its pass measures it."""
-  if case.work == "seeds":
-    for seeds, way in itertools.product(args.seeds, (IN_TURN, VMAP)):
+  if case.work in WAYS:
+    for seeds, way in itertools.product(
+      args.seeds if case.work == "seeds" else [1], WAYS[case.work]
+    ):
       yield dataclasses.replace(case, seeds=seeds, way=way)
     return
   yield dataclasses.replace(case, beam=args.beam) if case.work == "beam" else case

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
+from benchmarking.cases import ALL, IN_TURN, JAX, ONE, SEARCHES, Case
 from benchmarking.timing import Timed, timed
 from posexp.data import batches
 from posexp.data.batches import Examples, Pairs, Sequences
@@ -126,7 +126,8 @@ def compile(function: Any, *args) -> tuple[Any, float]:
 def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
   """Return the program of a run, a batch of it on the devices, and the key of its dropout."""
   rows = np.array([case.batch])
-  mesh = devices.mesh_for(rows)
+  asked: int | str = {ONE: 1, ALL: len(jax.local_devices())}.get(case.way, "auto")
+  mesh = devices.mesh_for(rows, 1, devices.most_devices(asked, case.size.d_model, case.length))
   options = Training(batch_size=case.batch)
   program = step.program(spec(case), options, STEPS, mesh, case.batch)
   ((ready, _),) = devices.shard([batch(case)], mesh)
@@ -147,12 +148,12 @@ def train(case: Case) -> Work:
   program, ready, key = started(case)
   if case.lines:
     return epoch(case, program, key)
-  if case.work == "step":
+  if case.work != "seeds":
     states, batches = [program.init(0)], [ready]
   else:
     states = [program.init(seed) for seed in range(case.seeds)]
     batches = [jax.device_put(batch(case, seed)) for seed in range(case.seeds)]
-  facts = facts_of(states[0].params) if case.work == "step" else {}
+  facts = {} if case.work == "seeds" else facts_of(states[0].params)
   function = program.update.jitted
   if case.work == "seeds" and case.way != IN_TURN:
     function = jax.jit(jax.vmap(function, in_axes=(0, 0, None)), donate_argnums=0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from benchmarking.cases import IN_TURN, PASSES, SEARCHES, VMAP
+from benchmarking.cases import IN_TURN, PASSES, SEARCHES, VMAP, WAYS
 from benchmarking.rows import Row
 
 SHAPE = ("pass", "model", "dtype", "d_model", "heads", "layers", "d_ff", "length", "batch")
@@ -53,7 +53,7 @@ def line(row: Row) -> str:
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
   """Yield a table for each group, then the comparisons with the peer and of seeds."""
-  plain = [row for row in rows if row["pass"] != "seeds"]
+  plain = [row for row in rows if row["pass"] not in WAYS]
   for _, found in itertools.groupby(plain, lambda row: row["group"]):
     yield ranked(list(found))
   if found := list(against_peer([row for row in plain if row["pass"] != "attention"])):
