@@ -17,7 +17,7 @@ from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.size import Size
 from posexp.models.translator import TranslatorSpec
-from posexp.training.devices import mesh_for, shard
+from posexp.training.devices import mesh_for, most_devices, shard
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, parameters, program
 
@@ -66,6 +66,17 @@ def eight(monkeypatch):
 def test_every_device_that_divides_a_batch_is_used(eight):
   assert [len(mesh_for(np.array([n]))) for n in (32, 20, 12, 7, 1, 11)] == [8, 5, 6, 7, 1, 1]
   assert [len(mesh_for(np.array([32, 24]), parts)) for parts in (1, 2, 4)] == [8, 4, 2]
+
+
+def test_a_cpu_is_as_many_devices_as_are_asked_for_or_suit_the_sizes(eight, monkeypatch):
+  assert most_devices() == 8  # that XLA_FLAGS asks for
+  monkeypatch.setenv("XLA_FLAGS", "")
+  sizes = [(64, 32), (64, 255), (64, 256), (256, 511), (257, 256), (64, 512)]
+  assert [most_devices("auto", *each) for each in sizes] == [1, 1, 2, 2, 1, 1]
+  assert (most_devices(), most_devices(8)) == (1, 8)
+  assert len(mesh_for(np.array([6]), 1, most_devices(4))) == 3
+  with pytest.raises(UserError, match=r"train\.cpu_devices=9: there are 8 cores"):
+    most_devices(9)
 
 
 def test_processes_use_as_many_devices_each(eight, monkeypatch):
