@@ -99,8 +99,8 @@ def without_terms(
   args: argparse.Namespace, trained: TrainedModel
 ) -> tuple[dict[str, Any], list[Run]]:
   """Print the metrics of a run with everything on and with terms off; return them, also as runs."""
-  from posexp import plotting, storage
-  from posexp.analysis import ablation
+  from posexp import storage
+  from posexp.analysis import ablation, plotting
 
   switches = ablation.Switches(trained)
   if (args.without or args.grid) and not switches.by_layer:

@@ -86,8 +86,8 @@ def translate(args: argparse.Namespace) -> None:
 
 def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
   """Draw the attention of one translation, in the run's folder."""
-  from posexp import plotting, storage
-  from posexp.analysis import attention_weights, encoding_figures
+  from posexp import storage
+  from posexp.analysis import attention_weights, encoding_figures, plotting
 
   for each in attention_weights.of_translation(trained, found.source, found.target):
     figure = encoding_figures.weight_map(each, f"line {number}: {text}")

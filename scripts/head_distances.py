@@ -25,7 +25,8 @@ from flax import nnx
 from jax import Array
 from matplotlib.figure import Figure
 
-from posexp import plotting, storage
+from posexp import storage
+from posexp.analysis import plotting
 from posexp.analysis.attention_weights import seen_by
 from posexp.errors import UserError, near
 from posexp.reporting.text import tabulated

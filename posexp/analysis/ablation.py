@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tabulate import tabulate
 
-from posexp import plotting
+from posexp.analysis import plotting
 from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.runs import Run

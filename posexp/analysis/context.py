@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from posexp import plotting, storage
+from posexp import storage
+from posexp.analysis import plotting
+from posexp.analysis.plotting import band, line_style, log2_axis, panels
 from posexp.errors import near
-from posexp.plotting import GRAY, band, line_style, log2_axis, panels
+from posexp.reporting.palette import GRAY
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs.context_losses import (

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.special import softmax
 
 from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
+from posexp.analysis.plotting import band, heat, line_style, panels
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, band, heat, line_style, panels
+from posexp.reporting.palette import BLUE, COLORS, GRAY, ORANGE
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
@@ -131,7 +131,8 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
     if profile.sinks is not None:
       sinks = np.broadcast_to(profile.sinks[..., None], (*logits.shape[:2], 1))
       logits = np.concatenate([logits, sinks], axis=-1)
-    weights = softmax(logits, axis=-1)[..., : chosen.sum()].mean(0)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights = (weights / weights.sum(axis=-1, keepdims=True))[..., : chosen.sum()].mean(0)
     lines[layer] = profile.offsets[chosen], weights, np.full(chosen.sum(), 1 / chosen.sum())
   return by_head(title, lines, "offset (key − query)", "attention weight")
 

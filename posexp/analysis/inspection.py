@@ -13,11 +13,11 @@ from flax import nnx
 from matplotlib.figure import Figure
 
 from posexp import config as configuration
-from posexp import plotting
 from posexp.analysis import (
   attention_weights,
   card,
   encoding_figures,
+  plotting,
   probe,
   values,
   wavelengths,

@@ -8,6 +8,7 @@ Shapes: N draws, H heads, O offsets, L positions, F model width. Offsets are key
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[Rngs], St
   return lambda rngs: Stack(VOCABULARY, encoding, size, causal=causal, rngs=rngs)
 
 
+@functools.cache
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   """Return why this encoding cannot have an encoder, or a decoder; None if it can."""
   try:

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
+from posexp.analysis.plotting import panels
 from posexp.encodings.rotation import Rotation
 from posexp.encodings.sinusoids import frequencies
 from posexp.models.block import Block
 from posexp.models.transformer import Stack
 from posexp.models.triangles import Triangles
-from posexp.plotting import BLUE, COLORS, GRAY, panels
+from posexp.reporting.palette import BLUE, COLORS, GRAY
 
 Spectra = Mapping[str, np.ndarray]  # radians per position, [1 or H,M], by what they belong to
 

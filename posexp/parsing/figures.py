@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from posexp import plotting
 from posexp.parsing.trees import Tree
+from posexp.reporting.palette import BLUE, GRAY
 
 LETTER = 0.09  # inches of a letter
 ROW = 0.42  # inches between a phrase and its parts
@@ -25,12 +25,12 @@ def drawn(tree: Tree) -> Figure:
     """Draw a bracket over the words from `start` up to `end`, and the line to the one above."""
     (over, row), x = above[start], (centers[start] + centers[end - 1]) / 2
     if row >= 0:
-      axes.plot([over, x], [row + 0.22, row + 1 - gap], color=plotting.GRAY, linewidth=0.8)
+      axes.plot([over, x], [row + 0.22, row + 1 - gap], color=GRAY, linewidth=0.8)
     axes.text(x, row + 1, text, ha="center", va="center", fontsize=9, color=color)
     above[start:end] = [(x, row + 1)] * (end - start)
 
   for start, end, label in tree.phrases:
-    place(label, start, end, 0.25, plotting.BLUE)
+    place(label, start, end, 0.25, BLUE)
   for i, text in enumerate(texts):
     place(text, i, i + 1, 0.42, "black")  # a word stands below its tag
   deepest = max(row for _, row in above)

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 
 from posexp.analysis import card, encoding_figures, probe, wavelengths
 from posexp.analysis.inspection import position_vectors, saved
+from posexp.analysis.plotting import panels
 from posexp.encodings import make_encoding
 from posexp.encodings.base import Layer
 from posexp.encodings.bias import T5, ALiBi, slopes
@@ -27,10 +28,10 @@ from posexp.encodings.rotary import RoPE
 from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError, counted
 from posexp.models.size import Size
-from posexp.plotting import COLORS, GRAY, panels
 from posexp.released import PREFIX
 from posexp.released.folder import open_folder
 from posexp.released.positions import Positions, positions, width
+from posexp.reporting.palette import COLORS, GRAY
 from posexp.reporting.text import wrapped
 from posexp.status import doing
 from posexp.training.devices import prepare

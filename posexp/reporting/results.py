@@ -20,7 +20,7 @@ from posexp.reporting.paired_predictions import Moves, moved
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
-from posexp.runs.metrics import Score
+from posexp.runs.metrics import RATE, Score
 from posexp.runs.trained import Trained, trained
 
 COSTS = {  # heading -> key of the summary
@@ -32,6 +32,7 @@ COSTS = {  # heading -> key of the summary
   "parents' steps": "parent_steps",
   "parents' seconds": "time/parent_seconds",
   "peak MiB": "memory/peak_bytes",
+  "tokens/s": RATE,
 }
 
 
@@ -348,8 +349,9 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
 def costs(run: Run) -> dict[str, float | None]:
   """Return what a run cost, by heading; tokens/s is the median over training."""
   found = {heading: run.score(key) for heading, key in COSTS.items()}
-  _, rates = curve([run], "time/tokens_per_second")
-  found["tokens/s"] = statistics.median(rates[0].tolist()) if rates.size else None
+  if found["tokens/s"] is None:  # as in summaries of earlier versions
+    rates = [row[RATE] for row in run.history if _finite(row.get(RATE))]
+    found["tokens/s"] = statistics.median(rates) if rates else None
   if found["peak MiB"] is not None:
     found["peak MiB"] /= 2**20
   return found

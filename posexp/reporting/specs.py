@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posexp.plotting import GRAY
 from posexp.reporting.charts import NOT_LEARNED, Chart, Point, place
+from posexp.reporting.palette import GRAY
 from posexp.reporting.results import COSTS, Results
 from posexp.reporting.sentences import outcome
 from posexp.reporting.text import one_line, short

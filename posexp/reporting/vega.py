@@ -11,8 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posexp.plotting import BLUE, BROWN, COLORS, GRAY, GREEN, ORANGE, PINK, RED, SKY, VIOLET
 from posexp.reporting.charts import Point
+from posexp.reporting.palette import (
+  BLUE,
+  BROWN,
+  COLORS,
+  GRAY,
+  GREEN,
+  ORANGE,
+  PINK,
+  RED,
+  SKY,
+  VIOLET,
+)
 from posexp.reporting.text import MISSING, one_line, short
 from posexp.runs.metrics import Score
 

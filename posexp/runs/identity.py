@@ -239,13 +239,14 @@ def seal(folder: Path, summary: str) -> None:
   storage.write(folder / SEAL, "".join(lines))
 
 
-def is_sealed(folder: Path, name: str, data: bytes) -> bool:
-  """Return whether a file's content is what the run has written; true if it was never sealed."""
+def is_sealed(folder: Path, name: str, data: bytes) -> bool | None:
+  """Return whether a file's content is what the run has written; None if it was never sealed."""
   lines = (reading.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
   known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
-  return known.get(name, digest := hashlib.sha256(data).hexdigest()) == digest
+  return known[name] == hashlib.sha256(data).hexdigest() if name in known else None
 
 
 def is_whole(folder: Path) -> bool:
   """Return whether no sealed file of a run was changed."""
-  return all(is_sealed(folder, name, reading.read(folder / name) or b"") for name in SEALED)
+  files = {name: reading.read(folder / name) or b"" for name in SEALED}
+  return not any(is_sealed(folder, name, data) is False for name, data in files.items())

@@ -28,6 +28,7 @@ class Metric(NamedTuple):
 
 
 COST = ("time/", "memory/")  # prefixes of the costs of a run, which differ between equal runs
+RATE = "time/tokens_per_second"
 
 # Facts of a summary: where, by what and until when a run was trained.
 PLACE = ("devices", "processor", "cores", "versions", "ended")

@@ -191,7 +191,7 @@ def read_runs(paths: Sequence[Path], trials: bool = False) -> tuple[list[Run], l
   for folder in folders.values():
     try:
       run = read_run(folder)
-      _ = run.history  # which says now whether it is damaged
+      check_rows(run)
       runs.append(run)
     except UserError as error:
       wrong.append(str(error))
@@ -242,7 +242,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
 def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
   """Return the parsed content of a file that training can make again; None if there is none."""
   data = reading.read(path / name)
-  if data is not None and not is_sealed(path, name, data):
+  if data is not None and is_sealed(path, name, data) is False:
     raise _broken(path, name, "is not the one of run.sha256")
   return None if data is None else parse(path, data)
 
@@ -339,12 +339,18 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
   finished run was changed, no row is returned.
   """
   data = reading.read(path / ROWS) or b""
-  if is_sealed(path, ROWS, data):
+  if is_sealed(path, ROWS, data) is not False:
     return parsed_rows(path, data)
   return [], UserError(
     f"{path / ROWS}: not the rows of run.sha256; put back the file that was changed, or "
     "rerun=true starts the run afresh"
   )
+
+
+def check_rows(run: Run) -> None:
+  """Raise UserError if the rows of a run are damaged; those that are sealed need not be parsed."""
+  if not is_sealed(run.path, ROWS, reading.read(run.path / ROWS) or b""):
+    _ = run.history
 
 
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:

@@ -18,12 +18,13 @@ memory/peak_bytes         the most memory of a device in use, if it counts that 
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import posexp
-from posexp.runs.metrics import COST
+from posexp.runs.metrics import COST, RATE
 
 if TYPE_CHECKING:
   from jax.sharding import Mesh
@@ -49,11 +50,12 @@ def job_begins() -> float:
 
 
 def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Return the costs of a run, from its rows."""
+  """Return the costs of a run, from its rows: the last of each, and the median of its rates."""
   found: dict[str, float] = {}
   for row in history:
     found |= {name: row[name] for name in row if name.startswith(COST)}
-  found.pop("time/tokens_per_second", None)
+  if rates := [row[RATE] for row in history if RATE in row]:
+    found[RATE] = statistics.median(rates)
   return found
 
 
@@ -99,7 +101,7 @@ class Meter:
     row = {
       "time/seconds": earlier("time/seconds", 0.0) + now - self.entered,
       "time/cpu_seconds": earlier("time/cpu_seconds", 0.0) + time.process_time() - self.worked,
-      "time/tokens_per_second": rate,
+      RATE: rate,
       "time/compile_seconds": earlier("time/compile_seconds", 0.0) + compiling - self.compiled,
       "time/input_seconds": earlier("time/input_seconds", 0.0) + self.waited,
       "time/first_step_seconds": self.earlier["time/first_step_seconds"],

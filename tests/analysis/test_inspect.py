@@ -15,8 +15,16 @@ from flax import nnx
 from scipy.spatial import distance
 from seed import some
 
-from posexp import inspect, plotting
-from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe, wishes
+from posexp import inspect
+from posexp.analysis import (
+  attention_weights,
+  card,
+  encoding_figures,
+  inspection,
+  plotting,
+  probe,
+  wishes,
+)
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL

@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from posexp import UserError, inspect, plotting, vectors
+from posexp import UserError, inspect, vectors
+from posexp.analysis import plotting
 
 pytestmark = pytest.mark.usefixtures("few_positions")
 

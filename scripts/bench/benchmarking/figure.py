@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator
 
 from benchmarking.cases import PASSES
 from benchmarking.rows import Row
-from posexp.plotting import MARKERS, panels
+from posexp.analysis.plotting import MARKERS, panels
 from posexp.reporting.vega import looks
 
 DASHES = ("-", "--", ":", "-.")

@@ -14,7 +14,8 @@ import jax
 
 from benchmarking import figure, rows
 from benchmarking.rows import Row
-from posexp import plotting, storage
+from posexp import storage
+from posexp.analysis import plotting
 from posexp.data.side_by_side import cores
 from posexp.errors import writing
 

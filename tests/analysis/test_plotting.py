@@ -8,7 +8,7 @@ import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 
-from posexp import plotting
+from posexp.analysis import plotting
 from posexp.config import arguments
 
 

@@ -26,14 +26,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from posexp.errors import UNPRINTABLE, printable, writing
+from posexp.reporting.palette import COLORS
 from posexp.status import doing
 
-# Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
-# compared with.
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-SKY, RED, VIOLET, BROWN = "#56B4E9", "#D55E00", "#8E63C0", "#A0674F"
-COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN)
-GRAY = "#888888"
 MARKERS = {  # of matplotlib, by the names that Vega has for them
   "circle": "o", "square": "s", "diamond": "D", "cross": "P", "triangle-up": "^",
   "triangle-down": "v", "triangle-left": "<", "triangle-right": ">",
