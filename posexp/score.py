@@ -27,8 +27,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--per-token", action="store_true", help="what each token costs, with tabs")
   option("--memory", metavar="M,...", type=numbers, help="other memories")
   option("--segment", metavar="T", type=int, help="tokens that are read at once")
-  window = "windows that follow each other; default: both where there is no memory"
-  option("--window", choices=("sliding", "disjoint"), help=window)
   args = parser.parse_to_measure(argv, {"file": "the text; -: standard input"}, segment=2)
   if args.per_token and len(args.memory or [0]) > 1:
     parser.error("--per-token is for one --memory")

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tabulate import tabulate
@@ -22,9 +22,6 @@ from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
 from posexp.tasks.results import perplexity
 from posexp.training.restore import TrainedModel, with_options
-
-Window = Literal["sliding", "disjoint"]
-WINDOWS: tuple[Window, ...] = ("disjoint", "sliding")
 
 
 class TokenLosses(NamedTuple):
@@ -72,14 +69,12 @@ def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> T
   return trained
 
 
-def token_losses(
-  trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
-) -> TokenLosses:
+def token_losses(trained: TrainedModel, tokens: np.ndarray, segment: int) -> TokenLosses:
   """Return the losses of a text, tokens int [N], as one document.
 
   With a memory the text is read in segments, in lanes like the test split. Without one it is read
-  in windows of a segment each, which are `disjoint`, or `sliding`: half a window apart, and each
-  counts only the targets that the window before it does not.
+  in windows of a segment each, half a window apart, and each counts only the targets that the
+  window before it does not.
   """
   memory = trained.spec.size.memory
   stream = Stream(np.concatenate([[END], tokens]), segment)
@@ -87,8 +82,8 @@ def token_losses(
     how, total = f"memory of {memory}, segments of {segment}", stream.segments
     batches = stream.evaluation(_rows(trained, total // LEAST))
   else:
-    stride = segment if window == "disjoint" else segment // 2
-    how = f"{window} windows of {segment}"
+    stride = segment // 2
+    how = f"windows of {segment}, {stride} apart"
     total = 1 + max(0, -(-(stream.targets - segment) // stride))
     batches = windows(stream, stride, _rows(trained, total))
   seen = np.zeros((total, segment), np.int32)  # 0: does not count
@@ -174,12 +169,7 @@ def score(args: argparse.Namespace, trained: TrainedModel) -> list[TokenLosses]:
   found = []
   for memory in args.memory or [None]:
     model = reading(trained, segment, memory)
-    remembers = model.spec.size.memory > 0
-    if remembers and args.window:
-      raise UserError("--window is for a model without a memory; --memory 0 reads without it")
-    ways = ("disjoint",) if remembers else WINDOWS
-    ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
-    found += [token_losses(model, tokens, segment, way) for way in ways]
+    found.append(token_losses(model, tokens, segment))
   lost = vocabulary.unknown([text.encode()])
   about = table(text, found, sum(map(len, lost)))
   if lost:

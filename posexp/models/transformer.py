@@ -322,7 +322,10 @@ class Stack(nnx.Module):
     chosen = [block.attention.form for block in self.blocks]
     windows = [kind.window if self.causal else None for kind in self.kinds]
     pairs = zip(chosen, windows, strict=True)
-    return [attention.form_of(form, length, length, window) for form, window in pairs]
+    return [
+      attention.form_of(form, length, length, window, to_its_end=self.causal)
+      for form, window in pairs
+    ]
 
   def shared_of(self, layer: int) -> Callable[[Span], object] | None:
     """Return what a layer shares with others of its encoding: see `Encoding.shared`."""

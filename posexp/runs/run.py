@@ -191,7 +191,8 @@ def read_runs(paths: Sequence[Path], trials: bool = False) -> tuple[list[Run], l
   for folder in folders.values():
     try:
       run = read_run(folder)
-      check_rows(run)
+      if not is_sealed(folder, ROWS, reading.read(folder / ROWS) or b""):
+        _ = run.history  # which says now whether it is damaged
       runs.append(run)
     except UserError as error:
       wrong.append(str(error))
@@ -345,12 +346,6 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
     f"{path / ROWS}: not the rows of run.sha256; put back the file that was changed, or "
     "rerun=true starts the run afresh"
   )
-
-
-def check_rows(run: Run) -> None:
-  """Raise UserError if the rows of a run are damaged; those that are sealed need not be parsed."""
-  if not is_sealed(run.path, ROWS, reading.read(run.path / ROWS) or b""):
-    _ = run.history
 
 
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:

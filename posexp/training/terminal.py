@@ -41,7 +41,7 @@ def header(
   cost = facts["flops_per_token"] / facts["flops_per_token_of_none"] - 1
   against, times = (f", {own:+,} against none", f" ({cost:+.1%})") if name != "none" else ("", "")
   match = "" if size["match"] == "none" else f" (for the {size['match']} of {size['match_to']})"
-  plain = facts["attention"] in ("reference", "none")
+  plain = facts["attention"] in ("reference", "halves", "none")
   attention = "" if plain else f", {facts['attention']} attention"
   rows = {
     "task": f"{config['task']['name']}: {splits}; {data.about[0]}",

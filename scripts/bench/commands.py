@@ -28,7 +28,7 @@ ENCODINGS = ("none", "sinusoidal", "learned", "rope", "alibi")
 TRAINED = "task=tally train.steps=40 model.d_model=32 task.examples=40 runs=runs tracker=none"
 COMMANDS = [  # (what it needs, its arguments); RUN, OTHER and MANY are folders
   ("nothing", "train --help"),
-  ("nothing", f"train {TRAINED} encoding=none"),  # which has finished
+  ("a model", f"train {TRAINED} encoding=none"),  # which has finished; encodings are of JAX
   ("nothing", "report runs"),
   ("nothing", "compare RUN OTHER"),
   ("nothing", "judge MANY/a.csv MANY/b.csv"),

@@ -232,6 +232,12 @@ def test_auto_attends_in_blocks_to_long_sequences_only_and_a_cache_as_a_whole():
   assert attention.form_of("reference", long, long) == "reference"
   assert attention.form_of("blocked", 2, 2) == "blocked"
   assert attention.form_of("blocked", 1, long) == "reference"
+  least = attention.HALVES_FROM
+  halves = [(least, {"to_its_end": True}), (least - 1, {"to_its_end": True}), (least, {})]
+  found = [attention.form_of("auto", each, each, **known) for each, known in halves]
+  assert found == ["halves", "reference", "reference"]
+  assert attention.form_of("auto", least, least, 8, to_its_end=True) != "halves"
+  assert attention.form_of("reference", least, least, to_its_end=True) == "reference"
 
 
 def test_a_source_is_attended_to_in_blocks_as_it_is_whole():

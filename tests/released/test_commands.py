@@ -71,7 +71,7 @@ def there(tmp_path):
 
 def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   (there / "own.txt").write_text(TEXT)
-  found = order.work(score, f"hf:{llama}", "own.txt", "--window", "disjoint")
+  found = order.work(score, f"hf:{llama}", "own.txt")
   model = posexp.load(f"hf:{llama}")
   ids = np.array([model.tokenizer.encode(TEXT).ids])
   logits = np.asarray(model(ids[:, :-1]))
@@ -79,7 +79,7 @@ def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   np.testing.assert_allclose(found[0].nats, nll[0], atol=2e-5)
   assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
   for other in ("encoding=none", "rope.scaling=yarn"):
-    changed = order.work(score, f"hf:{llama}", other, "own.txt", "--window", "disjoint")
+    changed = order.work(score, f"hf:{llama}", other, "own.txt")
     assert changed[0].total != found[0].total
     other = np.asarray(posexp.load(f"hf:{llama}", other)(ids[:, :-1]))
     nll = jax.nn.logsumexp(other, -1) - np.take_along_axis(other, ids[:, 1:, None], -1)[..., 0]

@@ -143,6 +143,6 @@ def test_the_forms_of_attention_are_those_of_every_layer():
   )
   size = dataclasses.replace(SIZE, num_layers=2)
   model = abstract_model(LanguageModelSpec(300, layers, size).build)
-  assert [matching.forms(model, n) for n in (16, 300)] == ["reference", "blocked, reference"]
+  assert [matching.forms(model, n) for n in (16, 300)] == ["reference", "blocked, halves"]
   model = abstract_model(ClassifierSpec(300, 2, Encoding(), LSTMSize()).build)
   assert matching.forms(model, 300) == "none"
