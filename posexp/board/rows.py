@@ -274,7 +274,7 @@ def cores() -> int:
 
 
 def train_cells(sweep: Remaining, count: int, overrides: Sequence[str], train: Train) -> None:
-  """Train about so many runs that are left of some cells, until they or the time are at an end."""
+  """Train the `count` or so runs that some cells still need, until the time is up."""
   trainer = work(overrides, count, train)
   at_once = any(line.startswith("hydra/launcher=") for line in overrides)
   while (first := next(sweep.upcoming(), None)) is not None:

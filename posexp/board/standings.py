@@ -121,7 +121,7 @@ class Standing:
 
   @property
   def incomplete(self) -> set[str]:
-    """The columns in which trials have chosen, and a run is missing."""
+    """The columns whose trials have chosen, but which still lack a final run."""
     whole = {
       name
       for (name, _), cell in self.cells.items()

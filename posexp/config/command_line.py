@@ -209,8 +209,8 @@ def _names(group: str) -> list[str]:
 
 
 def _check_given(given: Sequence[Override]) -> None:
-  """Raise UserError for a name that is too long for a file, where Hydra would look for one, and
-  where a section is given a value.
+  """Raise UserError for a name that is longer than a file's can be, and for a value that is given
+  to a whole section of options.
   """
   sections = _sections()
   for o in given:

@@ -139,8 +139,8 @@ def rows(task) -> dict[str, Split]:
 
 
 def places(task, split: str) -> Iterator[str]:
-  """Yield where each row of a split stands in its file of one's own, such as "a.csv, line 7"; or
-  nothing for rows from elsewhere.
+  """Yield where each row of a split stands in the user's file, such as "a.csv, line 7"; yield
+  nothing if rows come from elsewhere.
   """
   if not task.hub and not getattr(task, "package", None):
     for _, path in _paths(task, split):

@@ -45,7 +45,7 @@ def longest_word(text: str) -> int:
 
 
 def has_marks(texts: Sequence[str]) -> bool:
-  """Return whether marks of letters are usual in texts: one in a thousand characters."""
+  """Return whether texts put marks on letters regularly: one in a thousand characters or more."""
   some = texts[:: 1 + len(texts) // 1000]
   counts = Counter("".join(text for text in some if not text.isascii()))
   marks = sum(

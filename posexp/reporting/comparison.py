@@ -80,7 +80,7 @@ def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) ->
 
 
 def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
-  """Return each metric of a run's predictions; share from 0 to 100."""
+  """Return the metrics of a run's predictions, shares in percent."""
   answers, references = rows["answer"].tolist(), rows["reference"].tolist()
   single, found = by_example(rows, columns), {}
   for name in columns.metrics:

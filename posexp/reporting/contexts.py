@@ -79,7 +79,7 @@ def _cell(group: Group, key: str) -> str:
 
 
 def _holds(run: Run, key: str, name: str) -> bool:
-  """Return whether a run holds up to the longest of the lengths that `name` begins with."""
+  """Return whether a run holds up to the longest length with a key that begins with `name`."""
   lengths = [int(each.removeprefix(name)) for each in run.summary if each.startswith(name)]
   return run.score(key) == max(lengths, default=0)
 

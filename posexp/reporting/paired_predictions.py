@@ -266,6 +266,6 @@ class Examples(NamedTuple):
 
 
 def _text(values: np.ndarray) -> str:
-  """Return the bytes of numbers as text, floats with 32 bits."""
+  """Encode numbers in base64; floats are rounded to 32 bits first."""
   values = values if values.dtype == np.uint8 else values.astype("<f4")
   return base64.b64encode(values.tobytes()).decode()

@@ -221,7 +221,7 @@ def lock(path: Path) -> Iterator[None]:
 
   Raises:
     Elsewhere: another process holds it.
-    UserError: a part of the folder leads to another place, which this process would write to.
+    UserError: a part of the folder is a link, so that this process would write somewhere else.
   """
   for name in WRITTEN_INTO:
     storage.unlinked(path / name)

@@ -110,7 +110,7 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
 
 
 def _of_source(typed: list[Override]) -> list[Override]:
-  """Return what was typed, after the options of the model whose weights runs start from."""
+  """Add what was typed to the options of the released model that runs start from, if they do."""
   names = [o.value() for o in typed if o.key_or_group == "init" and ":" in o.input_line]
   if not names:
     return typed

@@ -35,9 +35,8 @@ def train_in_workers(
 ) -> Iterator[Report | None]:
   """Train the runs in several processes, one for each environment in `bound_to`.
 
-  `members` may say which is next when it is asked, and None while another run has to end before.
-  Each process is a pool of its own. If it dies, only its run fails, if it had one, and another
-  takes its place.
+  `members` yields the next run, or None while another run has to end first. Each process is a pool
+  of its own: if it dies, only the run that it was training fails, and another takes its place.
   """
   folder = Path(cfg.hydra.sweep.dir)
   folder.mkdir(parents=True, exist_ok=True)
