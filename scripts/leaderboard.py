@@ -5,7 +5,8 @@
                                              suite and of each variant: digests of test examples,
                                              and what calibration compares
 
-README.md has what to use for each need, and tables.md, which is written as a whole, all tables.
+README.md has what to use for each need, papers.md whether orders that papers publish hold here, by
+papers.yaml, and tables.md, which is written as a whole, all tables.
 Published rows are docs/leaderboard/records/*.parquet. Those of a variant stand in a folder of its
 name there, and docs/leaderboard/rope@2.parquet has runs with two threads. What stands between the
 comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
@@ -17,16 +18,19 @@ import argparse
 import re
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
 from posexp import storage
 from posexp.board import page, tables
-from posexp.board.standings import Board, Standing, boards, of_folder
+from posexp.board.standings import LEVEL, Board, Cell, Standing, boards, of_folder
 from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
 from posexp.board.trust import SEEDS, config_of
-from posexp.reporting.text import MISSING, Section, document, tabulated
+from posexp.reporting.significance import Difference, holm
+from posexp.reporting.text import MISSING, Section, Table, document, tabulated
 
 HERE = Path(__file__).parents[1] / "docs" / "leaderboard"
 BLOCK = re.compile(r"(<!-- tables -->\n).*?(<!-- end -->)", re.S)
@@ -34,6 +38,15 @@ ANCHORS = ("none", "rope")  # whose runs calibration compares
 CAPTION = {
   "beyond": "Worth on inputs longer than all of training: 0 is a guess, and 1 is all right.",
   "within": "The same at the lengths of training. A cell is empty where nobody has trained it.",
+}
+VERDICTS = {  # by the signs of pairs
+  frozenset(">"): "holds",
+  frozenset(">≈"): "holds in part",
+  frozenset("≈"): "cannot be told",
+  frozenset("<"): "the other way round",
+  frozenset("<≈"): "the other way round, where it can be told",
+  frozenset("<>"): "holds in part, and in part the other way round",
+  frozenset("<>≈"): "holds in part, and in part the other way round",
 }
 NOTHING = "No row has been trained yet, so there is no table.\n\n"
 
@@ -110,6 +123,61 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
   return document([Section(f"Suite {suite.name}", (heads, table), rest)])
 
 
+class Pair(NamedTuple):
+  """Two rows of a column of which a paper has the first in front."""
+
+  better: str
+  worse: str
+  difference: Difference
+
+  @property
+  def sign(self) -> str:
+    """Whether the first is in front here, too; ≈ where the two cannot be told apart."""
+    found = self.difference
+    if found.holm is None or found.holm >= LEVEL:
+      return "≈"
+    return ">" if found.estimate.mean > 0 else "<"
+
+
+def pairs_of(order: Sequence[str | list[str]], cells: dict[str, Cell]) -> list[Pair]:
+  """Return the neighbors in an order that a paper has; of rows in a list, each is behind the first.
+
+  Raises:
+    KeyError: a row has no cell in the column.
+  """
+  names = [each if isinstance(each, list) else [each] for each in order]
+  pairs = [pair for one, other in pairwise(names) for pair in product(one, other)]
+  return [
+    Pair(a, b, Difference.of(cells[a].values, cells[b].values, cells[a].score.most))
+    for a, b in pairs
+  ]
+
+
+def published(board: Board, claims: Sequence[dict[str, Any]]) -> Table:
+  """Return what becomes of published orders beyond the lengths of training; p by Holm over all of
+  their pairs.
+  """
+  columns = {column.name: column for column, side in board.columns if side == "beyond"}
+  cells = {name: board.cells(column, "beyond") for name, column in columns.items()}
+  orders = [pairs_of(each["order"], cells[each["column"]]) for each in claims]
+  every = [pair.difference for pairs in orders for pair in pairs]
+  for each, p in zip(every, holm([each.p for each in every]), strict=True):
+    each.holm = p
+  heads, rows = ["paper", "says", "there", "column", "here", "verdict", "why"], []
+  for each, pairs in zip(claims, orders, strict=True):
+    own, before = cells[each["column"]], pairs[0].better
+    text = {name: f"{name} {c.score.number(c.estimate.mean)}" for name, c in own.items()}
+    shown = text[before]
+    for pair in pairs:
+      shown += "," * (pair.better != before) + f" {pair.sign} {text[pair.worse]}"
+      before = pair.worse
+    verdict = VERDICTS[frozenset(pair.sign for pair in pairs)]
+    rows.append(
+      [each["paper"], each["says"], each["there"], each["column"], shown, verdict, each["why"]]
+    )
+  return heads, rows
+
+
 def main() -> None:
   """Draw the pages, or freeze the suite."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -141,6 +209,10 @@ def main() -> None:
   text = "# All tables of the leaderboard\n\n" + "\n".join(pages)
   storage.write(HERE / "tables.md", text.rstrip() + "\n")
   fill("columns.md", "\n".join(columns))
+  board = Board.of(first, of_folder(HERE / "records", first), "default")
+  if board.rows:
+    claims = yaml.safe_load((HERE / "papers.yaml").read_text("utf-8"))
+    fill("papers.md", tabulated(published(board, claims), "pipe", "left") + "\n\n")
 
 
 def shown(suite: Suite, board: Board, folder: str) -> str:

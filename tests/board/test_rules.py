@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import leaderboard
 import pytest
 import yaml
 from planted import SUITE, board, planted, tiny, typed
@@ -194,3 +195,33 @@ def test_what_fits_the_time_is_trained_column_by_column_and_the_rest_later(home,
   assert names.index(("copy", 2)) > names.index(("majority", 1))  # the last seeds come last
   every = read_records(Path("out/rope.parquet"), trials=True)
   assert {run.task for run in every} == {"copy", "majority"}
+
+
+def test_a_published_order_holds_is_turned_around_or_cannot_be_told():
+  def cell(*values):
+    score = SimpleNamespace(number=lambda value: f"{value:.0f}", most=None)
+    mean = SimpleNamespace(mean=sum(values) / len(values))
+    return SimpleNamespace(values=dict(enumerate(values)), score=score, estimate=mean)
+
+  rows = {"a": cell(90, 92, 91), "b": cell(50, 51, 52), "c": cell(49, 52, 52), "d": cell(9, 7, 8)}
+  column = SimpleNamespace(name="copy")
+  board = SimpleNamespace(columns=[(column, "beyond")], cells=lambda *_: rows)
+  orders = [["a", "b", "d"], ["b", "c"], ["d", "a"], ["a", ["b", "d"]], ["a", "c", "b"]]
+  said = dict.fromkeys(("paper", "says", "there", "why"), "") | {"column": "copy"}
+  _, found = leaderboard.published(board, [said | {"order": order} for order in orders])
+  assert [(row[4], row[5]) for row in found] == [
+    ("a 91 > b 51 > d 8", "holds"),
+    ("b 51 ≈ c 51", "cannot be told"),
+    ("d 8 < a 91", "the other way round"),
+    ("a 91 > b 51, > d 8", "holds"),
+    ("a 91 > c 51 ≈ b 51", "holds in part"),
+  ]
+
+
+def test_papers_name_rows_and_columns_that_are_there():
+  said = yaml.safe_load((Path(leaderboard.HERE) / "papers.yaml").read_text(encoding="utf-8"))
+  suite = Suite.read(Path(rows.__file__).parent / "suites" / "1.yaml")
+  for each in said:
+    names = [name for part in each["order"] for name in ([part] if isinstance(part, str) else part)]
+    assert {*names} <= {*suite.rows} | {file.stem for file in leaderboard.HERE.glob("records/*")}
+    assert each["column"] in suite.columns
