@@ -39,6 +39,7 @@ CAPTION = {
   "beyond": "Worth on inputs longer than all of training: 0 is a guess, and 1 is all right.",
   "within": "The same at the lengths of training. A cell is empty where nobody has trained it.",
 }
+GLUE = "\N{NO-BREAK SPACE}"
 VERDICTS = {  # by the signs of pairs
   frozenset(">"): "holds",
   frozenset(">≈"): "holds in part",
@@ -166,10 +167,11 @@ def published(board: Board, claims: Sequence[dict[str, Any]]) -> Table:
   heads, rows = ["paper", "says", "there", "column", "here", "verdict", "why"], []
   for each, pairs in zip(claims, orders, strict=True):
     own, before = cells[each["column"]], pairs[0].better
-    text = {name: f"{name} {c.score.number(c.estimate.mean)}" for name, c in own.items()}
+    means = {name: cell.score.factor * cell.estimate.mean for name, cell in own.items()}
+    text = {name: f"{name}{GLUE}{mean:.0f}" for name, mean in means.items()}
     shown = text[before]
     for pair in pairs:
-      shown += "," * (pair.better != before) + f" {pair.sign} {text[pair.worse]}"
+      shown += "," * (pair.better != before) + f" {pair.sign}{GLUE}{text[pair.worse]}"
       before = pair.worse
     verdict = VERDICTS[frozenset(pair.sign for pair in pairs)]
     rows.append(

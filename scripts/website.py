@@ -45,7 +45,7 @@ SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, o
   r"<m[io]>([a-z]{2,})</m[io]>": r'<mo lspace="0.17em" rspace="0.1em">\1</mo>',
   r"<mo[^>]*>&#x0007C;</mo>": r'<mo stretchy="false" lspace="0.1em" rspace="0.1em">|</mo>',
 }
-WIDE = "index.md", "encodings.md", "leaderboard/README.md"
+WIDE = "index.md", "encodings.md", "leaderboard/README.md", "leaderboard/papers.md"
 FEW = 3  # headings that need no menu
 GROUPS = {
   "encoding": "Encodings",
