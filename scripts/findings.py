@@ -80,6 +80,7 @@ from posexp.reporting.results import Results
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import MISSING, tabulated, wrapped
 from posexp.runs import Run, scores
+from posexp.runs.metrics import Score
 from posexp.runs.records import NAME
 
 BLOCK = re.compile(
@@ -180,20 +181,20 @@ def board(
     table = scores.measured(one.runs)
     titles = [table[key].title for key in metrics if key in table]
     rows = [
-      [group.label, _seeds(group), *(_cell(group, key, table) for key in metrics)]
+      [group.label, _seeds(group, one.score), *(_cell(group, key, table) for key in metrics)]
       for group in one.groups
     ]
     heads = [one.task, "seeds", *titles]
     yield tabulated((heads, rows), "pipe")
 
 
-def _seeds(group: Group) -> str:
-  learned = len(group.counted), len(group.repeats)
-  return str(learned[0]) if learned[0] == learned[1] else f"{learned[0]} of {learned[1]}"
+def _seeds(group: Group, of: Score) -> str:
+  learned, every = len(group.learned(of)), len(group.repeats)
+  return str(every) if learned == every else f"{every}, {learned} learned"
 
 
 def _cell(group: Group, key: str, table: Mapping) -> str:
-  values = [run.score(key) for run in group.counted.values() if run.score(key) is not None]
+  values = [run.score(key) for run in group.repeats.values() if run.score(key) is not None]
   if not values:
     return MISSING
   score = table[key]
@@ -259,7 +260,7 @@ def costs(folder: Path, argv: Sequence[str], *_: object) -> list[str]:
 
 def temporaries(group: Group) -> str:
   """Return the memory of a step beside that of the state, by the compiler's count."""
-  found = [run.score("memory/temporary_bytes") for run in group.counted.values()]
+  found = [run.score("memory/temporary_bytes") for run in group.repeats.values()]
   return f"{sum(found) / len(found) / 2**20:,.1f}"
 
 

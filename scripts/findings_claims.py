@@ -248,7 +248,7 @@ def values_of(
     raise UserError(
       f"{folder}: no group {name!r}; there are {', '.join(each.label for each in found.ranked)}"
     )
-  return {key: run.score(found.score.key) for key, run in group.counted.items()}
+  return {key: run.score(found.score.key) for key, run in group.repeats.items()}
 
 
 def _tell(folder: Path, said: dict[str, Any], head: Head, sides: Sequence[tuple]) -> Tell:

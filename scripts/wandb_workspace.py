@@ -78,7 +78,7 @@ def workspace(workspaces: Any, task: Results, entity: str, project: str) -> Any:
 
 def baseline(task: Results) -> str | None:
   """Return W&B's id of the baseline's first seed; None if W&B does not have it."""
-  runs = task.baseline.counted.values() if task.baseline else ()
+  runs = task.baseline.repeats.values() if task.baseline else ()
   files = [run.path / "wandb" / "id" for run in sorted(runs, key=lambda run: run.seed)]
   return next((file.read_text().strip() for file in files if file.exists()), None)
 

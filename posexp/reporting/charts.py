@@ -16,7 +16,7 @@ from posexp.runs.lengths import REACHED, SPLITS
 from posexp.runs.metrics import METRICS, Score, declared, score
 
 DRAWN = ("parameters", "FLOPs/token", "seconds", "peak MiB")  # costs that have a chart
-NOT_LEARNED, NOT_APPLICABLE = "not learned", "not applicable"
+NOT_APPLICABLE = "not applicable"
 
 
 class Point(NamedTuple):
@@ -26,7 +26,7 @@ class Point(NamedTuple):
   series: str  # the line that it belongs to
   x: float | str
   found: Estimate
-  seeds: Sequence[float] = ()  # the values of the seeds that count
+  seeds: Sequence[float] = ()  # the values of the seeds
   state: str = ""  # why there is no mean
 
 
@@ -110,7 +110,7 @@ def lengths(results: Results) -> Chart | None:
     return None
   groups = [group for group in results.groups if group.repeats]
   groups.sort(key=lambda group: _order(group, columns), reverse=True)
-  points = [_cell(group, of, of.part, columns[-1]) for group in groups for of in columns]
+  points = [_cell(group, of, of.part) for group in groups for of in columns]
   levels = ([run.score(f"chance/{of.key}") for run in results.runs] for of in columns)
   chance = [next(filter(None, level), None) for level in levels]
   y, last = columns[0]._replace(split="", part=""), parts["test"][-1].part
@@ -149,28 +149,19 @@ def _values(runs: Iterable[Run], of: Score) -> list[float]:
 
 def _point(group: Group, series: str, x: float | str, of: Score) -> Point:
   """Return the point of the score by which groups are ranked."""
-  return Point(group, series, x, group.estimate, _values(group.counting(of), of))
+  return Point(group, series, x, group.estimate, _values(group.repeats.values(), of))
 
 
-def _cell(group: Group, of: Score, x: float | str, among: Score | None = None) -> Point:
-  """Return a point of a part of a score, with the reason if it has no mean.
-
-  With `among`, a line over several splits has the same seeds throughout: those that count in that
-  score. If none does, the seeds that count in each part are shown.
-  """
-  values = _values(group.counting(among or of) or group.counting(of), of)
-  measured = any(run.score(of.key) is not None for run in group.repeats.values())
-  state = "" if values else NOT_LEARNED if measured else NOT_APPLICABLE
+def _cell(group: Group, of: Score, x: float | str) -> Point:
+  """Return a point of a part of a score, with the reason if it has no mean."""
+  values = _values(group.repeats.values(), of)
+  state = "" if values else NOT_APPLICABLE
   return Point(group, group.label, x, group.of(values, of.most), values, state)
 
 
 def _order(group: Group, columns: Sequence[Score]) -> tuple[int, float]:
-  """Return how many lengths from the first on are reached, by the seeds that learned, and the sum
-  of their scores.
-  """
-  runs = group.counting(columns[-1])
-  if not runs:
-    return -1, 0.0
+  """Return how many lengths from the first on are reached, and the sum of the scores."""
+  runs = group.repeats.values()
   means = np.mean([[run.score(column.key) or 0.0 for column in columns] for run in runs], axis=0)
   return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
 
@@ -190,7 +181,7 @@ def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
   runs: list[Run] = [run for group in groups for run in group.runs]
   for part in parts:
     for group in groups:
-      values = [run.score(part.key) for run in group.counting(part)]
+      values = [run.score(part.key) for run in group.repeats.values()]
       if values and None not in values:
         x = int(part.part) if context else part.part
         points.append(Point(group, group.label, x, group.of(values, part.most), values))

@@ -54,7 +54,7 @@ def of_little_gain(results: Results) -> Iterator[str]:
 
 
 def _values(group: Group, key: str) -> list[float]:
-  values = (run.score(key) for run in group.counting(score(key)))
+  values = (run.score(key) for run in group.repeats.values())
   return [value for value in values if value is not None]
 
 
@@ -65,14 +65,14 @@ def _cell(group: Group, key: str) -> str:
   if key == HOLDS_TO:
     found = estimate(np.log2(values))
     mean, low, high = (f"{2.0**end:,.0f}" for end in found.ends)
-    if any(_holds(run, key, "context/loss/") for run in group.counted.values()):
+    if any(_holds(run, key, "context/loss/") for run in group.repeats.values()):
       return f"≥ {mean}"
     return f"{mean} ({low} to {high})" if found.half else mean
   if key in (REACH, AREA):
     of = score(key)
     found = estimate(values, of.most)
     mean, *ends = (of.number(each) for each in found.ends if not np.isnan(each))
-    least = any(_holds(run, key, "beyond/exact_match/") for run in group.counting(of))
+    least = any(_holds(run, key, "beyond/exact_match/") for run in group.repeats.values())
     return ("≥ " if least else "") + mean + (f" ({' to '.join(ends)})" if ends else "")
   found = estimate(values)
   return f"{found.mean:+.4f}" + (f" ± {found.half:.4f}" if found.half else "")

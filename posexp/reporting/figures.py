@@ -119,7 +119,7 @@ def _numbered(svg: str) -> str:
 
 def shown(results: Results) -> list[Group]:
   """Return the groups that have a line in figures, in the order of their scores."""
-  groups = [group for group in results.groups if group.repeats]  # also what has not learned
+  groups = [group for group in results.groups if group.repeats]
   most = vega.LINES
   if results.baseline in groups[most:]:
     return [*groups[: most - 1], results.baseline]
@@ -298,8 +298,8 @@ def _lengths(chart: Chart) -> list[str]:
   verb = "reach" if len(first) > 1 else "reaches"
   who = " and ".join(first) if len(first) < 3 else listed(first, 3)
   best = f"{who} {verb} farthest: {some}." if far else "No group reaches that far."
-  gray = any(point.state for point in chart.points)
-  states = "Gray: no seed learned the task; empty: not applicable." if gray else ""
+  empty = any(point.state for point in chart.points)
+  states = "Empty: not applicable." if empty else ""
   return [best, text, states] if states else [best, text]
 
 

@@ -30,7 +30,6 @@ class Group:
   label: str
   runs: list[Run]  # all of them
   repeats: dict[Repeat, Run]  # those that have the score, one of a kind; of a mixed group none
-  counted: dict[Repeat, Run]  # those whose score counts: that have learned the task, if it asks so
   mixed: dict[str, Counter]  # other options in which they differ: how many runs have which value
   estimate: Estimate = dataclasses.field(default_factory=Estimate)
   difference: Difference = dataclasses.field(default_factory=Difference)
@@ -44,8 +43,8 @@ class Group:
     looked_at = any(run.looked_at for run in self.runs)
     return found._replace(low=None, high=None) if looked_at else found
 
-  def counting(self, score: Score) -> list[Run]:
-    """Return the repeats whose value of a score counts."""
+  def learned(self, score: Score) -> list[Run]:
+    """Return the repeats that have learned their task, as far as the score asks for that."""
     return [run for run in self.repeats.values() if run.learned(score.split) is not False]
 
 
@@ -173,15 +172,14 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     repeats: dict[Repeat, Run] = {}
     for run in [] if mixed else scored:
       repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
-    counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
-    group = Group(named, label(named, members), members, repeats, counted, mixed)
-    group.estimate = group.of([run.score(score.key) for run in counted.values()], score.most)
+    group = Group(named, label(named, members), members, repeats, mixed)
+    group.estimate = group.of([run.score(score.key) for run in repeats.values()], score.most)
     groups.append(group)
   return groups
 
 
 def gated(runs: Sequence[Run], score: Score) -> bool:
-  """Return whether a score counts of those runs alone that have learned their task."""
+  """Return whether a score says little of runs that have not learned their task."""
   return any(run.learned(score.split) is not None for run in runs)
 
 
@@ -229,7 +227,7 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
   """Return the best group, and by which score: on validation, if all runs have one."""
   name, table = score.metric.name, METRICS | {score.metric.name: score.metric}
   for key in (f"validation/{name}", "validation/loss", score.key):
-    values = [[run.score(key) for run in group.counted.values()] for group in groups]
+    values = [[run.score(key) for run in group.repeats.values()] for group in groups]
     if not any(None in each for each in values):
       break
   of = score_of(key, table)

@@ -110,11 +110,11 @@ def table(tasks: Sequence[Results]) -> Paper:
 def _cell(group: Group | None, results: Results) -> str:
   if group is None or not group.repeats:
     return MISSING
-  learned = f" ({len(group.counted)}/{len(group.repeats)})" if results.gated else ""
   if not group.estimate.n:
-    return f"{MISSING}{learned}"
+    return MISSING
   mark = "" if group is results.baseline else MARKS.get(outcome(group, results), "")
-  partly = learned if len(group.counted) < len(group.repeats) else ""
+  learned, every = len(group.learned(results.score)), len(group.repeats)
+  partly = f" ({learned}/{every})" if learned < every else ""
   return f"{results.shown(group.estimate)}{mark}{partly}"
 
 
@@ -143,7 +143,7 @@ def _caption(tasks: Sequence[Results]) -> str:
     parts.append(f"⁺ and ⁻: better and worse than {' and '.join(said)} {corrected}.")
   if any(each.gated for each in tasks):
     parts.append(
-      "(3/5): three of five seeds learned the task, and the mean is theirs; nothing: all did."
+      "(3/5): three of five seeds learned the task, of which the mean is of all; nothing: all did."
     )
   return " ".join(parts)
 
@@ -161,6 +161,6 @@ def data(tasks: Sequence[Results]) -> pd.DataFrame:
       row = rows.setdefault(one_line(group.label), {"group": one_line(group.label)})
       mean, low, high = group.estimate.mean, group.estimate.low, group.estimate.high
       found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
-      found |= {"learned": len(group.counted), "p (Holm)": group.difference.holm}
+      found |= {"learned": len(group.learned(results.score)), "p (Holm)": group.difference.holm}
       row |= {f"{results.task} {name}": value for name, value in found.items()}
   return sheet([*rows.values()])

@@ -71,7 +71,7 @@ class Results:
 
   @functools.cached_property
   def gated(self) -> bool:
-    """Whether the score counts of those runs alone that have learned the task."""
+    """Whether the score says little of runs that have not learned the task."""
     return grouping.gated(self.runs, self.score)
 
   @functools.cached_property
@@ -83,7 +83,7 @@ class Results:
   def unequal(self) -> list[str]:
     """What groups with a mean differ in beyond what is compared: options of the task, the model and
     the training that are not in `by`; options of `uncrossed`; and "seeds"."""
-    runs = [run for group in self.ranked for run in group.counted.values()]
+    runs = [run for group in self.ranked for run in group.repeats.values()]
     found = [
       key
       for key in grouping.differing(runs)
@@ -128,7 +128,7 @@ class Results:
     """A row for each run: its group, state and path, the options that differ, scores, costs."""
     measured, rows = scores.measured(self.runs), []
     for group in self.groups:
-      counted = {run.path for run in group.counted.values()}
+      counted = {run.path for run in group.repeats.values()}
       for run in group.runs:
         row = {"task": self.task, "group": group.label, "seed": run.seed, "state": run.state}
         row |= {"failure": run.failure, "counted": run.path in counted, "path": str(run.path)}
@@ -150,18 +150,33 @@ class Results:
     found = group.difference.contrast
     return found.detectable(LEVEL / len(self.tested)) if found and found.error else None
 
-  def unlearned_as_0(self, group: Group) -> Estimate:
-    """Return the estimate of a group in which seeds that have not learned the task score 0."""
-    scored = [
-      run.score(self.score.key) if repeat in group.counted else 0.0
-      for repeat, run in group.repeats.items()
-    ]
+  def of_learned(self, group: Group) -> Estimate:
+    """Return the estimate of a group by those of its seeds that have learned the task."""
+    scored = [run.score(self.score.key) for run in group.learned(self.score)]
     return estimate(scored, self.score.most)
+
+  @property
+  def doubtful(self) -> list[Group]:
+    """The groups of which seeds that have not learned decide whether they are ahead of the
+    baseline.
+    """
+    base = None if self.baseline is None else self.of_learned(self.baseline).mean
+    signs = {
+      group.label: (self.of_learned(group).mean, group.difference.estimate.mean)
+      for group in self.ranked
+      if base is not None
+    }
+    known = {label for label, pair in signs.items() if None not in pair}
+    return [
+      group
+      for group in self.ranked
+      if group.label in known and (signs[group.label][0] - base) * signs[group.label][1] < 0
+    ]
 
   @functools.cached_property
   def _moved(self) -> dict[str, Moves | None]:
     """How examples move the mean of each group, by its label."""
-    return {each.label: moved([*each.counted.values()], self.score) for each in self.ranked}
+    return {each.label: moved([*each.repeats.values()], self.score) for each in self.ranked}
 
   def over_examples(self, group: Group) -> Estimate | None:
     """Return the difference to the baseline for other seeds and other test examples, too; None
@@ -240,7 +255,7 @@ def _of_task(
   groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate.n else math.inf)
   found = Results(task, score, keys, groups, None, never_begun, chosen=bool(by))
   for group in groups:
-    rows = [found.costs[run.path] for run in (group.counted or group.repeats).values()]
+    rows = [found.costs[run.path] for run in group.repeats.values()]
     for heading in rows[0] if rows else ():
       if known := [row[heading] for row in rows if row[heading] is not None]:
         group.costs[heading] = float(np.mean(known))
@@ -256,12 +271,12 @@ def _of_task(
       )
     base, sizes = found.baseline, {}  # of texts, by which language models can be compared
     for group in found.ranked:
-      sizes[group.label] = grouping.text_size(next(iter(group.counted.values())))
+      sizes[group.label] = grouping.text_size(next(iter(group.repeats.values())))
     for group in found.ranked:
       if group is not base and sizes[group.label] == sizes[base.label]:
         comparisons = (len(found.ranked) - 1) * found.looked_at
-        group.difference = _difference(group.counted, base.counted, score, comparisons)
-        if found.cut_short([*group.counted.values(), *base.counted.values()]):
+        group.difference = _difference(group.repeats, base.repeats, score, comparisons)
+        if found.cut_short([*group.repeats.values(), *base.repeats.values()]):
           group.difference = Difference(Estimate(*group.difference.estimate[:2]))
     tested = [] if found.looked_at else [group.difference for group in found.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
@@ -288,27 +303,25 @@ def against_itself(results: Results) -> Group | None:
   are too few runs to divide.
   """
   base, score = results.baseline, results.score
-  if base is None or len(base.counted) < 2:
+  if base is None or len(base.repeats) < 2:
     return None
-  kept = [*base.counted.values()]
+  kept = [*base.repeats.values()]
   again = {
     (run.seed, run.settings.get(grouping.FOLD)): run
     for run in base.runs
-    if run.score(score.key) is not None and run.learned(score.split) is not False
-    if not any(run is each for each in kept)
+    if run.score(score.key) is not None and not any(run is each for each in kept)
   }
   if len(again) > 1:
-    a, b, how = again, base.counted, "run twice"
+    a, b, how = again, base.repeats, "run twice"
   else:
-    seeds = sorted(base.counted)
-    a, b = ({key: base.counted[key] for key in seeds[at::2]} for at in (0, 1))
+    seeds = sorted(base.repeats)
+    a, b = ({key: base.repeats[key] for key in seeds[at::2]} for at in (0, 1))
     how = " against ".join("seeds " + ", ".join(str(key[0]) for key in each) for each in (a, b))
   found = estimate([run.score(score.key) for run in a.values()], score.most)
   return dataclasses.replace(
     base,
     label=f"A/A: {base.label}, {how}",
     repeats=a,
-    counted=a,
     estimate=found,
     difference=_difference(a, b, score),
   )

@@ -34,8 +34,6 @@ def answer(results: Results) -> str:
   """Return which group is the best, whether groups are on equal terms, and how they compare with
   the baseline; or why there is none and what to type.
   """
-  if not results.ranked and any(group.repeats for group in results.groups):
-    return f"No group of {results.task} has learned it: {_asked(results)}."
   if not results.ranked:
     keys = list(dict.fromkeys(key for group in results.groups for key in group.mixed))
     mixed = f"each mixes runs of different {listed(keys)}{_apart(results)}"
@@ -45,7 +43,7 @@ def answer(results: Results) -> str:
   others = ", ".join(f"{counts[each]} {each}" for each in VERBS if counts[each])
   against = f" Against {base.label}: {others}." if others else ""
   found = results.shown(best.estimate)
-  of = f"{learned(best)} seeds learned" if results.gated else f"n = {best.estimate.n}"
+  of = f"{learned(best, results)} seeds learned" if results.gated else f"n = {best.estimate.n}"
   equal = [group.label for group in results.ranked if group.estimate.mean == best.estimate.mean]
   if len(results.ranked) == 1:
     found = f"{best.label} is the only group with a mean: {found}, {of}"
@@ -60,7 +58,9 @@ def answer(results: Results) -> str:
   missing = [group.label for group in results.groups if not group.estimate.n]
   without = f" Without a mean: {listed(missing)}." if missing else ""
   speed = f" {training(results)}" if results.cut_short(results.runs) else ""
-  return f"{found}.{against}{without}{speed}"
+  none = results.gated and not any(group.learned(results.score) for group in results.ranked)
+  say = f" No seed has learned the task, which takes {_asked(results)}." if none else ""
+  return f"{found}.{against}{without}{say}{speed}"
 
 
 def training(results: Results) -> str:
@@ -81,18 +81,19 @@ def training(results: Results) -> str:
   return f"Of {counted(len(every), 'run')}, {', '.join(said)}{speed}."
 
 
-def learned(group: Group, none: str = "") -> str:
+def learned(group: Group, results: Results) -> str:
   """Return how many of a group's seeds have learned the task: "3 of 5"."""
-  return f"{len(group.counted)} of {len(group.repeats)}" if group.repeats else none
+  own = len(group.learned(results.score))
+  return f"{own} of {len(group.repeats)}" if group.repeats else MISSING
 
 
 def _asked(results: Results) -> str:
-  """Say what a run must have reached for its score to count."""
+  """Say what a run must have reached to have learned its task."""
   split = results.score.split
   gates = (run.summary["gates"][split] for run in results.runs if run.learned(split) is not None)
   gate = next(gates)
   of = score(gate["metric"])
-  return f"their scores count from {of.number(gate['least'])} {of.title} on"
+  return f"{of.number(gate['least'])} {of.title}"
 
 
 def outcome(group: Group, results: Results) -> str:
@@ -124,7 +125,7 @@ def _difference(group: Group, results: Results) -> str:
     return f"{text}, n = {found.estimate.n}."
   corrected = f" ({p_number(found.holm)} corrected)" if len(results.tested) > 1 else ""
   text += f", {p_value(found.p)}{corrected}"
-  own, base = test.n if test else (len(group.counted), len(results.baseline.counted))
+  own, base = test.n if test else (len(group.repeats), len(results.baseline.repeats))
   pairs = f"{own} pairs" if test and test.paired else ""
   text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"
   if (wider := results.over_examples(group)) is not None:
@@ -164,8 +165,8 @@ def method(results: Results) -> str:
     text = f"Means of {results.score.title} over seeds."
   if results.gated:
     text += (
-      f" Seeds that have not learned do not count: {_asked(results)}. Of few seeds, of which some "
-      "lie near 0 and some near 1, intervals are too narrow."
+      f" Every seed counts; one has learned the task with {_asked(results)} or more. Of few seeds, "
+      "of which some lie near 0 and some near 1, intervals are too narrow."
     )
   if len(results.ranked) > 1:
     rule = f"{results.rule}; " if results.rule else ""
@@ -222,12 +223,18 @@ def notes(results: Results) -> Iterator[str]:
     elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
     test = group.difference.contrast
-    if test and test.paired and test.n[0] < max(len(group.counted), len(base.counted)):
+    if test and test.paired and test.n[0] < max(len(group.repeats), len(base.repeats)):
       yield (
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
         f"{counted(test.n[0], 'seed')}: their difference is that of these alone."
       )
-  kept = [run for group in results.groups for run in group.counted.values()]
+  for group in results.doubtful:
+    own, theirs = (results.of_learned(each).mean for each in (group, base))
+    yield (
+      f"Seeds that have not learned decide whether {group.label} or {base.label} is ahead: without "
+      f"them the means are {results.score.number(own)} and {results.score.number(theirs)}."
+    )
+  kept = [run for group in results.groups for run in group.repeats.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
   for key in results.uncrossed:
@@ -244,8 +251,8 @@ def notes(results: Results) -> Iterator[str]:
     yield f"In no group, since they failed before they began: {listed(failed, 8)} ({why})."
   columns = by_part(results.score, results.runs).get(results.score.split, ())
   for group in results.groups:
-    counting = group.counted.values()
-    lacks = [part.part for part in columns if any(run.score(part.key) is None for run in counting)]
+    every = group.repeats.values()
+    lacks = [part.part for part in columns if any(run.score(part.key) is None for run in every)]
     if lacks:
       which = listed(lacks, 8)
       yield f"{group.label}: without {which}, so its mean is of fewer parts than others'."
@@ -262,7 +269,7 @@ def notes(results: Results) -> Iterator[str]:
 
 def _left_out(group: Group, of: Score) -> Iterator[str]:
   """Yield the runs of a group that do not count, and why."""
-  kept = {run.path for run in group.counted.values()}
+  kept = {run.path for run in group.repeats.values()}
   for run in [run for run in group.runs if run.path not in kept]:
     if run.state == "failed":
       why = f"failed at step {run.step:,}: {run.failure[:120]}"
@@ -270,11 +277,6 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
       why = f"not finished, at step {run.step:,}"
     elif run.score(of.key) is None:
       why = f"without {of.key}"
-    elif run in group.repeats.values() and run.learned(of.split) is False:
-      within = score(run.summary["gates"][of.split]["metric"])
-      value = run.score(within.key)
-      reached = "no" if value is None else within.number(value)
-      why = f"not learned: {reached} {within.title}; {of.number(run.score(of.key))} {of.title}"
     else:
       why = "a copy of another run"
     yield f"seed {run.seed} ({why})"
@@ -302,5 +304,5 @@ def _where(key: str, value: str) -> str:
 
 
 def _repeats(group: Group) -> str:
-  names = [f"{seed}" if fold is None else f"{seed}/{fold}" for seed, fold in group.counted]
+  names = [f"{seed}" if fold is None else f"{seed}/{fold}" for seed, fold in group.repeats]
   return f"seeds {listed(names, 12)}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posexp.reporting.charts import NOT_LEARNED, Chart, Point, place
+from posexp.reporting.charts import Chart, Point, place
 from posexp.reporting.palette import GRAY
 from posexp.reporting.results import COSTS, Results
 from posexp.reporting.sentences import outcome
@@ -125,7 +125,7 @@ def _map(chart: Chart) -> Spec:
   titles = []
   for series in shown:  # says how many of its seeds learned a task, if not all did
     group = next(point.group for point in points if point.series == series)
-    learned, every = len(group.counting(chart.y._replace(split="beyond"))), len(group.repeats)
+    learned, every = len(group.learned(chart.y._replace(split="beyond"))), len(group.repeats)
     some = chart.kind == "lengths" and learned < every
     titles.append(one_line(series) + f" ({learned} of {every})" * some)
   names, axis, step = row_labels(titles)
@@ -148,9 +148,6 @@ def _map(chart: Chart) -> Spec:
     {"mark": {"type": "rect", "stroke": "#ffffff", "strokeWidth": 0.5},
      "transform": [{"filter": "datum.mean != null"}],
      "encoding": {"color": color, "opacity": VISIBLE, "tooltip": tooltip(("x", chart.x))}},
-    {"mark": {"type": "rect", "color": "#d4d4d4", "stroke": "#ffffff", "strokeWidth": 0.5},
-     "transform": [{"filter": f"datum.shown == '{NOT_LEARNED}'"}],
-     "encoding": {"opacity": VISIBLE, "tooltip": tooltip(("x", chart.x))}},
     {"mark": "text",
      "encoding": {"text": {"field": "text"},
                   "color": {"condition": {"test": dark, "value": "#ffffff"}, "value": "#1b1b1f"},

@@ -22,7 +22,7 @@ def score_table(results: Results) -> Table:
   base = results.baseline.label if results.baseline else "baseline"
   spread = ["learned", "mean", "seeds", "95 % interval"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
-  spread += ["unlearned as 0"] * _left_out(results)
+  spread += ["of those that learned"] * _unlearned(results)
   corrected = "p (corrected)" if results.looked_at else "p (Holm)"
   heads = ["", *spread, f"against {base}", "p", corrected]
   groups = [*results.groups, *filter(None, [results.same])]
@@ -30,24 +30,24 @@ def score_table(results: Results) -> Table:
   return heads, rows
 
 
-def _left_out(results: Results) -> bool:
-  """Return whether some seeds have not learned the task, and so are in no mean."""
-  return results.gated and any(len(group.counted) < len(group.repeats) for group in results.groups)
+def _unlearned(results: Results) -> bool:
+  """Return whether some seeds have not learned the task."""
+  return any(len(each.learned(results.score)) < len(each.repeats) for each in results.groups)
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
   shown, found, against = results.score.number, group.estimate, group.difference
   difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
-  none = "mixed" if group.mixed else "not learned" if group.repeats else MISSING
-  values = sorted((run.score(results.score.key) for run in group.counted.values()), reverse=True)
+  none = "mixed" if group.mixed else MISSING
+  values = sorted((run.score(results.score.key) for run in group.repeats.values()), reverse=True)
   seeds = " ".join(map(shown, values)) or MISSING
   return [
     group.label,
-    sentences.learned(group, MISSING) if results.gated else str(found.n),
+    sentences.learned(group, results) if results.gated else str(found.n),
     none if found.mean is None else shown(found.mean),
     seeds if results.gated else _cell(found.sd, shown),
     _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
-    *([_cell(results.unlearned_as_0(group).mean, shown)] if _left_out(results) else []),
+    *([_cell(results.of_learned(group).mean, shown)] if _unlearned(results) else []),
     "baseline" if group is results.baseline else difference,
     p_number(against.p),
     p_number(against.holm),
@@ -142,7 +142,7 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       row |= group.values | found._asdict() | {"mixed": bool(group.mixed), "baseline": base}
       row |= {"unequal": ", ".join(results.unequal) or None}
       if results.gated:
-        row |= {"learned": len(group.counted), "seeds": len(group.repeats)}
+        row |= {"learned": len(group.learned(results.score)), "seeds": len(group.repeats)}
       else:
         row["shared_seeds"] = against.estimate.n
       row |= {"difference": against.estimate.mean}

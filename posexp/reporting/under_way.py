@@ -83,7 +83,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[Figure]:
     of, values = _evaluations(run)
     if len(values) < 2:
       continue
-    group = Group({}, _name(run), [run], {}, {}, {}, estimate([]))
+    group = Group({}, _name(run), [run], {}, {}, estimate([]))
     chart = charts.setdefault(run.task, Chart("steps", "step", of, []))
     chart.points.extend(
       Point(group, group.label, step, estimate([value]), [value]) for step, value in values.items()

@@ -135,12 +135,10 @@ class Run:
     return float(value) if reading.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Return whether the run passed its task's gate for a split; None if there is no gate.
-
-    Scores beyond the training data are meaningful only for a run that has learned its task. Where
-    seeds are looked at one by one, all of them count.
+    """Return whether the run has learned what its task asks for at the lengths of training, without
+    which scores of a split say little; None if nothing is asked for.
     """
-    gate = None if self.looked_at else (self.summary or {}).get("gates", {}).get(split)
+    gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
 
   def restore(self, template: Any) -> Any:
