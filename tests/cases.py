@@ -11,6 +11,7 @@ from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE
 from posexp.encodings.naive import Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.slopes import DAPE
 from posexp.encodings.split import Split
 
 # Options beside the defaults. An encoding that is not here is tested with its defaults only.
@@ -130,6 +131,7 @@ BLIND = {
   RPR(k=0),
   TransformerXL(b=False, d=False),
   Complex(order=False),
+  DAPE(base="none"),
 }
 
 # Parameters that no gradient reaches, and why.

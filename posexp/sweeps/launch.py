@@ -169,7 +169,8 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
   except UserError as error:
     by = f"by {_trained_by(run)}: train it again with that one"
     raise UserError(f"{source} was trained with {error}, {by}") from error
-  now = settings(resolve(compose([f"{key}={value}" for key, value in options.items()])))
+  own = [f"{key}={value}" for key, value in options.items() if key != "init"]  # not looked up yet
+  now = settings(resolve(compose(own)))
   newer = [key for key in now if key in NEUTRAL and key not in run.settings]
   options |= {key: show(NEUTRAL[key][0]) for key in newer}  # by which this is the same run
   replaced = {o.key_or_group for o in given}
