@@ -226,7 +226,7 @@ def test_every_second_head_has_the_imaginary_part(layout, share):
     MultiHeadAttention(encoding, Size(num_heads=4), causal=True, cross=False, rngs=rngs)
 
 
-@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 3))
+@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 2))
 def test_a_property_holds_of_imaginary_heads(asked):
   encoding = RoPE(imaginary=True, share=0.5, values=True, learned="head")
   for causal in asked.sides(encoding)[:1]:

@@ -139,7 +139,6 @@ def test_a_run_needs_its_parent_no_more_once_it_has_begun(children, tmp_path):
   assert open_trained(kept / "seed=0").run.summary
 
 
-@pytest.mark.slow
 def test_a_child_is_trained_again_from_its_folder(children):
   found = order.command("--again", str(children[1] / "seed=1"))
   assert found.status == 0, found.err
