@@ -160,18 +160,13 @@ class Results:
     """The groups of which seeds that have not learned decide whether they are ahead of the
     baseline.
     """
-    base = None if self.baseline is None else self.of_learned(self.baseline).mean
-    signs = {
-      group.label: (self.of_learned(group).mean, group.difference.estimate.mean)
-      for group in self.ranked
-      if base is not None
-    }
-    known = {label for label, pair in signs.items() if None not in pair}
-    return [
-      group
-      for group in self.ranked
-      if group.label in known and (signs[group.label][0] - base) * signs[group.label][1] < 0
-    ]
+    base = self.of_learned(self.baseline).mean if self.baseline else None
+
+    def turned(group: Group) -> bool:
+      own, every = self.of_learned(group).mean, group.difference.estimate.mean
+      return None not in (own, every, base) and (own - base) * every < 0
+
+    return [group for group in self.ranked if turned(group)]
 
   @functools.cached_property
   def _moved(self) -> dict[str, Moves | None]:
