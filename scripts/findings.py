@@ -200,11 +200,8 @@ def _cell(group: Group, key: str, table: Mapping) -> str:
   score = table[key]
   found = estimate(values, score.most)
   text = score.number(found.mean)
-  return (
-    text
-    if found.half is None
-    else f"{text} ({score.number(found.low)} to {score.number(found.high)})"
-  )
+  ends = "" if found.half is None else map(score.number, (found.low, found.high))
+  return f"{text} ({' to '.join(ends)})" if ends else text
 
 
 def grid(

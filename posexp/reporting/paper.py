@@ -143,7 +143,7 @@ def _caption(tasks: Sequence[Results]) -> str:
     parts.append(f"⁺ and ⁻: better and worse than {' and '.join(said)} {corrected}.")
   if any(each.gated for each in tasks):
     parts.append(
-      "(3/5): three of five seeds learned the task, of which the mean is of all; nothing: all did."
+      "(3/5): three of five seeds learned the task, and the mean is of all five; nothing: all did."
     )
   return " ".join(parts)
 

@@ -12,22 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posexp.reporting.charts import Point
-from posexp.reporting.palette import (
-  BLUE,
-  BROWN,
-  COLORS,
-  GRAY,
-  GREEN,
-  ORANGE,
-  PINK,
-  RED,
-  SKY,
-  VIOLET,
-)
+from posexp.reporting.palette import COLORS, GRAY
 from posexp.reporting.text import MISSING, one_line, short
 from posexp.runs.metrics import Score
 
 Spec = dict[str, Any]
+
+BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN = COLORS
 
 LINES = 20  # groups in a chart with a line for each
 FEW = 4  # lines that have room for their intervals side by side

@@ -16,15 +16,7 @@ from scipy.spatial import distance
 from seed import some
 
 from posexp import inspect
-from posexp.analysis import (
-  attention_weights,
-  card,
-  encoding_figures,
-  inspection,
-  plotting,
-  probe,
-  wishes,
-)
+from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe, wishes
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
@@ -256,7 +248,9 @@ def classifier(tmp_path_factory):
 
 def draw_only(kinds, monkeypatch):
   """Writes figures in some formats, where they are not what is looked at."""
-  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=kinds))
+  monkeypatch.setattr(
+    inspection.plotting, "save", functools.partial(inspection.plotting.save, kinds=kinds)
+  )
 
 
 RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
