@@ -28,6 +28,7 @@ class Choice:
   default: Point | None  # with the best rate, and the option as it is before tuning
   other: Point | None  # with the best rate, and the alternative of the option
   rates: list[float]  # that were tried, from the smallest on
+  is_tuned: bool  # whether the alternative was tried, if there is one
 
   @classmethod
   def of(cls, runs: Sequence[Run], default: Mapping[str, Any], column: Column) -> Choice | None:
@@ -46,9 +47,9 @@ class Choice:
     first = [p for p in whole if all(p.values.get(k, v) == v for k, v in default.items())]
     groups = (first, [point for point in whole if point not in first])
     default_best, other = (dataclasses.replace(tuning, points=each).best for each in groups)
-    return cls(
-      column, tuning.score.key, default_best, other, sorted({point.values[RATE] for point in whole})
-    )
+    rates = sorted({point.values[RATE] for point in whole})
+    is_tuned = bool(groups[1]) or not default
+    return cls(column, tuning.score.key, default_best, other, rates, is_tuned)
 
   @property
   def best(self) -> list[Point]:
@@ -74,9 +75,13 @@ class Choice:
     return point.values[RATE] in (self.rates[0], self.rates[-1])
 
   def of_track(self, track: str) -> list[Point]:
-    """Return what is chosen in a track: one point, or both where trials cannot tell them apart."""
+    """Return what is chosen in a track: one point, or both where trials cannot tell them apart;
+    none if it is a tuned one, and the alternative has not been tried yet.
+    """
     if track == TRACKS[0]:
       return [self.default] if self.default else []
+    if not self.is_tuned:
+      return []
     if len(self.best) < 2:
       return self.best
     key = self.score if track == TRACKS[1] else str(self.column.validation_beyond)

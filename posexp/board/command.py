@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -120,7 +121,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   columns = suite.chosen(args.columns or default)
   own = of_folder(args.out, suite) if until else []
   known = [*published, *own] if until else []
-  done = {(each.name, name) for each in known for name in each.chosen}
+  done = {(each.name, name) for each in known for name in suite.columns}
   done -= {(each.name, name) for each in known for name in each.incomplete}
   cells: Iterable[Cell] = _cells(args, suite, asked, columns, done)
   print(f"suite     {suite.name}: {counted(len(columns), 'column')}, {counted(len(asked), 'row')}")
@@ -150,7 +151,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
-  sweep = rows.Remaining(cells, until, suite.quick.seeds, took(own))
+  sweep = rows.Remaining(cells, until, took(own))
   count = len(left) if until is None else rows.cores()
   try:
     rows.train_cells(sweep, count, how_of(args), train)
@@ -229,7 +230,7 @@ def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> 
     )
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
   if not encodings:
-    lines = {name: line.split() for name, line in suite.rows.items()}
+    lines = {name: shlex.split(line) for name, line in suite.rows.items()}
     asked = [rows.Row.named(line[0], line[1:], name) for name, line in lines.items()]
     if options or args.name or not asked:
       raise UserError(f"suite {suite.name} has no list of rows: name some, encoding=rope,none, say")

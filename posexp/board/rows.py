@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import re
 import time
@@ -27,6 +26,7 @@ from posexp.runs import read_run
 from posexp.runs.context_losses import with_context_losses
 from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import read_records, write_records
+from posexp.runs.trials import Point
 from posexp.sweeps import jobs, tuning
 from posexp.sweeps.supervise import trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
@@ -87,7 +87,8 @@ def default_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 class Cell:
   """The runs of a row in a column, as far as they are known: trials, at rates that grow until the
-  best is among them, and the results that these trials choose.
+  best is among them, and the results that these trials choose: of the default track first, then
+  those that the tuned tracks need besides.
 
   Raises:
     Unsuited: the encoding cannot be trained on the column's task.
@@ -97,8 +98,10 @@ class Cell:
   def __init__(self, row: Row, suite: Suite, column: Column, quick: bool, place: Path):
     self.row, self.column, self.budget = row, column, suite.budget(quick)
     self.place, self.trials, self.results = place, [], []
+    self.tuned: set[Member] = set()  # the runs that the default track does without
     self.fixed = self._try([column.learning_rate * each for each in self.budget.rates])
     self.default = default_of(self.fixed[0].config)
+    self._left = 1 + bool(self.tuned)  # tracks without results, where all tuned ones count as one
     self.grow()
 
   @property
@@ -108,9 +111,7 @@ class Cell:
   @property
   def left(self) -> int:
     """How many runs are to be trained, at most, of those at the rates that are known."""
-    rest = sum(each.state != DONE for each in self.runs)
-    points = 2 if self.default and self.budget.option else 1
-    return rest + (0 if self.results else points * self.budget.seeds)
+    return sum(each.state != DONE for each in self.runs) + self._left * self.budget.seeds
 
   def _try(self, rates: Sequence[float]) -> list[Member]:
     """Add the trials at some rates, two at least; return the runs that they are to improve."""
@@ -124,49 +125,64 @@ class Cell:
     shared = command_line.shared(overrides)
     found = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
     known = {each.path for each in self.trials}
+    fixed = [each for each in found if not each.of and each.fixed is None]
+    default = default_of(fixed[0].config)
     for each in found:
       if each.of and each.path not in known:
         name = each.options.replace("trial", f"trial of {self.row.name},", 1)
         each.options = f"{column.name}: {name}"
         self.trials.append(each)
-    return [each for each in found if not each.of and each.fixed is None]
+        if default_of(each.config) != default:
+          self.tuned.add(each)
+    return fixed
 
   def grow(self) -> None:
-    """Add the runs that finished trials ask for: more trials, or the results."""
-    while not self.results and all(each.state == DONE for each in self.trials):
-      trials = [read_run(each.path) for each in self.trials]
-      if (choice := Choice.of(trials, self.default, self.column)) is None or not choice.best:
+    """Add the runs that finished trials ask for: trials at more rates, or results."""
+    while self._left:
+      is_tuned = bool(self.results)
+      trials = [each for each in self.trials if is_tuned or each not in self.tuned]
+      if any(each.state != DONE for each in trials):
+        return
+      runs = [read_run(each.path) for each in trials]
+      if (choice := Choice.of(runs, self.default, self.column)) is None or not choice.best:
         return
       if (rate := choice.next_rate(self.budget)) is not None:
         self._try([rate, choice.rates[0]])
         continue
-      for point in choice.results(self.budget.option):
-        for each in self.fixed:
-          config, path = tuning.chosen_run(each, point)
-          group = f"{self.column.name}: {self.row.name} {point.typed}"
-          found = Member(0, f"{group} seed={config['seed']}", group, config, path)
-          found.state = DONE if found.finished else WAITING
-          self.results.append(found)
+      for point in choice.results(is_tuned):
+        self._train(point, is_tuned)
+      self._left -= 1
+
+  def _train(self, point: Point, is_tuned: bool) -> None:
+    """Add the results of a point, unless they are known."""
+    for each in self.fixed:
+      config, path = tuning.chosen_run(each, point)
+      if any(path == known.path for known in self.results):
+        continue
+      group = f"{self.column.name}: {self.row.name} {point.typed}"
+      found = Member(0, f"{group} seed={config['seed']}", group, config, path)
+      found.state = DONE if found.finished else WAITING
+      self.results.append(found)
+      if is_tuned:
+        self.tuned.add(found)
 
 
 class Remaining(Sweep):
-  """The runs that are left of some cells, in their order, while there is time for them.
+  """The runs that are left of some cells, while there is time for them: those of the default track
+  cell by cell, and then all others.
 
-  Cells may be made one by one, when those before them have nothing to train. With an end, runs up
-  to `first` seeds come first in all cells; `took` are the seconds that runs have taken before, by
-  column and row.
+  Cells may be made one by one, when those before them have nothing to train. `took` are the seconds
+  that runs have taken before, by column and row.
   """
 
   def __init__(
     self,
     cells: Iterable[Cell],
     until: float | None = None,
-    first: int = 0,
     took: dict[str, dict[str, list[float]]] | None = None,
   ):
     self.cells: list[Cell] = []
     self._more, self._until = iter(cells), until
-    self._passes = (first, math.inf) if until else (math.inf,)
     self._given: set[Member] = set()
     self._spent = 0.0  # seconds of the suite's, of runs that have ended
     self._began: dict[Member, float] = {}
@@ -189,13 +205,14 @@ class Remaining(Sweep):
         return
 
   def _next(self) -> Member | None:
-    for most in self._passes:
+    for is_tuned in (False, True):
       for cell in itertools.chain(self.cells, map(self._add, self._more)):
         if self.is_late:
           return None
         for each in cell.runs:
-          ready = each.state != DONE and each not in self._given
-          if ready and (each.of or each.config["seed"] < most) and self._fits(cell, each):
+          if each.state == DONE or each in self._given or (each in cell.tuned) > is_tuned:
+            continue
+          if self._fits(cell):
             return each
     return None
 
@@ -220,7 +237,7 @@ class Remaining(Sweep):
     known = of_column.get(cell.row.name) or itertools.chain(*of_column.values())
     return max(known, default=cell.column.seconds)
 
-  def _fits(self, cell: Cell, member: Member) -> bool:
+  def _fits(self, cell: Cell) -> bool:
     return self._until is None or time.monotonic() + self._expected(cell) <= self._until
 
   @property

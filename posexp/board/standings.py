@@ -103,7 +103,7 @@ class Standing:
   cells: dict[tuple[str, str], Cell]  # by column and side
   chosen: dict[str, str]  # by column, the options of the best trial, as they are typed
   trials: list[Run]
-  seeds: int  # that a cell has at last
+  incomplete: set[str]  # columns that lack a choice, or a final run
   other: list[str]  # columns that were trained with other options, or on other examples
 
   def over(
@@ -118,16 +118,6 @@ class Standing:
       return None
     worth = {n: (each.of_learned if learned else each).worth for n, each in found.items()}
     return {name: each for name, each in worth.items() if each.size} or None
-
-  @property
-  def incomplete(self) -> set[str]:
-    """The columns whose trials have chosen, but which still lack a final run."""
-    whole = {
-      name
-      for (name, _), cell in self.cells.items()
-      if all(len(runs) >= self.seeds for runs in cell.points.values())
-    }
-    return {*self.chosen} - whole
 
   @property
   def runs(self) -> list[Run]:
@@ -167,6 +157,7 @@ def _standing(
   about: dict[str, Any], track: str, every: Sequence[Run], suite: Suite, other: list[str]
 ) -> Standing:
   budget, cells, chosen = suite.budget(about["quick"]), {}, {}
+  incomplete = {each.name for each in suite.columns.values() if track in each.tracks}
   for column in suite.columns.values():
     runs = [run for run in every if run.task == column.name]
     choice = Choice.of(runs, about["default"], column) if track in column.tracks else None
@@ -178,12 +169,14 @@ def _standing(
     }
     names = " or ".join(point.typed for point in points)
     chosen[column.name] = f"not chosen: {names}" if len(points) > 1 else names
+    if all(len(each) >= budget.seeds for each in finals.values()):
+      incomplete.discard(column.name)
     at_edge = budget.doublings > 0 and any(map(choice.at_edge, points))
     for side in column.sides:
       if (cell := Cell(column, side, finals, at_edge)).values:
         cells[column.name, side] = cell
   trials = [run for run in every if run.trial]
-  return Standing(about["name"], about, track, cells, chosen, trials, budget.seeds, other)
+  return Standing(about["name"], about, track, cells, chosen, trials, incomplete, other)
 
 
 def of_folder(folder: Path, suite: Suite) -> list[Standing]:

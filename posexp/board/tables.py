@@ -73,8 +73,9 @@ def scores(board: Board, side: str) -> Table:
     gate = has_gate(board, column, side)
     heads += [f"{column.name} ({_unit(board, column, side)})", *[f"{column.name} (learned)"] * gate]
     for row, found in zip(board.rows, rows, strict=True):
-      seeds, cell = row.seeds, row.cells.get((column.name, side))
-      few = f" (n = {len(cell.values)})" if cell and len(cell.values) < seeds else ""
+      cell = row.cells.get((column.name, side))
+      is_whole = not cell or len(cell.values) >= board.suite.budget(row.about["quick"]).seeds
+      few = "" if is_whole else f" (n = {len(cell.values)})"
       found.append(shown(cell, _mark(board, row.name, column, side)) + few)
       found += [f"{cell.learned}/{len(cell.runs)}" if cell else MISSING] * gate
   return heads, rows
