@@ -45,13 +45,16 @@ def alone(x: Arrays, taps: Arrays) -> tuple[Array, ...]:
   return tuple(each * own[0] for each, own in zip(x, taps, strict=True))
 
 
-def in_row(groups: Array, width: int) -> Mix:
+def in_row(groups: Array | None, width: int) -> Mix:
   """Return what convolves the tokens of a row that is all there.
 
-  Tokens count if they are of the same group, int [1 or B,Q]; groups below 0 are of no token.
+  Tokens count if they are of the same group, int [1 or B,Q]; groups below 0 are of no token. Rows
+  whose padding comes last need no groups: what a padded token reads is read by no other.
   """
-  near = [groups >= 0, *((moved(groups + 1, n) == groups + 1) for n in range(1, width))]
-  near = jnp.stack([near[0] & each for each in near])[..., None]
+  near = None
+  if groups is not None:
+    same = [groups >= 0, *((moved(groups + 1, n) == groups + 1) for n in range(1, width))]
+    near = jnp.stack([same[0] & each for each in same])[..., None]
   return lambda x, taps: tuple(convolved(*each, near) for each in zip(x, taps, strict=True))
 
 
@@ -62,14 +65,20 @@ def moved(x: Array, by: int) -> Array:
 
 
 @jax.custom_vjp
-def convolved(x: Array, taps: Array, near: Array) -> Array:
+def convolved(x: Array, taps: Array, near: Array | None) -> Array:
   """Return Σ_n w_n ⊙ x_{t−n} over those tokens where `near`, bool [k,1 or B,Q,1], is True."""
-  return sum(tap * jnp.where(near[n], moved(x, n), 0) for n, tap in enumerate(taps))
+  return sum(tap * _where(near, n, moved(x, n)) for n, tap in enumerate(taps))
 
 
-def convolved_backward(kept: tuple[Array, Array, Array], grad: Array) -> tuple[Array, Array, None]:
+def _where(near: Array | None, n: int, x: Array) -> Array:
+  return x if near is None else jnp.where(near[n], x, 0)
+
+
+def convolved_backward(
+  kept: tuple[Array, Array, Array | None], grad: Array
+) -> tuple[Array, Array, None]:
   x, taps, near = kept
-  given = [jnp.where(each, grad, 0) for each in near]
+  given = [_where(near, n, grad) for n in range(len(taps))]
   of_x = sum(moved(tap * each, -n) for n, (tap, each) in enumerate(zip(taps, given, strict=True)))
   # Padded once: with a padded copy for each tap, a small model's step took 1.4 times as long.
   more, length = len(taps) - 1, x.shape[1]

@@ -133,7 +133,7 @@ class Stack(nnx.Module):
       lambda kind: limited(whole, kind, places, places, self.causal, within),
       term_scale=term_scale,
     )
-    mix = in_row(real - 1, self.size.conv)
+    mix = in_row(None if padding_last else real - 1, self.size.conv)
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
       x = block(x, block.held(x, mix), span, source and source[i], rngs)
     return self.finish(x)
@@ -246,7 +246,8 @@ class Stack(nnx.Module):
       term_scale=term_scale,
     )
     # Without documents, all that is there is of one.
-    mix = in_row(jnp.minimum(held, 0) if documents is None else held, self.size.conv)
+    groups = held if documents is not None else jnp.minimum(held, 0) if past else None
+    mix = in_row(groups, self.size.conv)
     layers = []
     for block, kept, span in zip(self.blocks, memory.layers, spans, strict=True):
       context = jnp.concatenate([kept.astype(x.dtype), x], axis=1)

@@ -74,7 +74,7 @@ def test_nothing_leaks_from_padding_documents_or_other_hypotheses(options):
 
 
 def test_a_leak_is_found(monkeypatch):
-  everything = lambda groups, width: in_row(0 * groups, width)  # noqa: E731
+  everything = lambda groups, width: in_row(None, width)  # noqa: E731
   monkeypatch.setattr("posexp.models.transformer.in_row", everything)
   slots = convolution.slots_before
   forgets = lambda own, count, seen=None: slots(own, count)  # noqa: E731
