@@ -50,8 +50,8 @@ _listening: list[dict[Path, bool]] = []
 
 
 def check(argv: list[str]) -> bool:
-  """Print what holds of an encoding, or of a task of one's own, and what does not; return whether
-  all of it holds.
+  """Check an encoding, or a task of one's own; print each result, and return whether all checks
+  pass.
 
   Raises:
     UserError: the options are wrong, no model can be built with the encoding, or the task's data
@@ -91,7 +91,7 @@ def check_task(config: Mapping[str, Any], loaded: dict[Path, bool]) -> bool:
 
 
 def check_encoding(config: Mapping[str, Any]) -> bool:
-  """Print what holds of an encoding and what does not; return whether all of it holds."""
+  """Check an encoding; print each result, and return whether all checks pass."""
   import jax
 
   from posexp.analysis.conformance import examine

@@ -37,7 +37,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def clean(args: argparse.Namespace) -> int:
-  """Print what runs hold by task, and remove checkpoints if asked to.
+  """Print the disk space of runs by task, and remove checkpoints if asked to.
 
   Returns:
     The bytes that were freed.

@@ -36,7 +36,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
-  """Compare two runs or groups of runs, print what came of it and keep it if asked to.
+  """Compare two runs or groups of runs; print the result, and keep it if asked to.
 
   Returns:
     What `--json` keeps.

@@ -41,7 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def context(args: argparse.Namespace) -> None:
-  """Measure what was asked for and print it; figures are drawn in a run's folder.
+  """Measure and print the losses that are asked for; figures are drawn in a run's folder.
 
   Raises:
     UserError: a run does not exist, or cannot be measured so.

@@ -29,7 +29,7 @@ WAYS_OUT = {  # of what the operating system refuses
 
 
 class UserError(Exception):
-  """A mistake in what the user typed or supplied.
+  """A mistake in the user's command line or data.
 
   Its message is one sentence that says what is wrong, where, and what to do.
   The command line prints it alone, without a traceback, and exits with status 2. What it quotes of
@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 
 def refused(error: OSError | UserError) -> UserError:
-  """Say in one sentence what the operating system refuses: a full disk, a missing permission.
+  """Return a UserError on the system's refusal: a full disk, say, or a missing permission.
 
   A UserError says so already.
   """
@@ -92,7 +92,7 @@ def writing(what: str, path: Path) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
-  """Return what the operating system refuses, and the way out if one is known."""
+  """Return the system's reason for a refusal, and the way out if one is known."""
   said = error.strerror or str(error) or type(error).__name__
   name = error.filename2 or error.filename
   if error.errno in (errno.ENOTDIR, errno.EEXIST) and isinstance(name, str | bytes):

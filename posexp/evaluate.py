@@ -63,7 +63,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-  """Measure what was asked for and print it; figures are drawn in a run's folder.
+  """Measure and print the scores that are asked for; figures are drawn in a run's folder.
 
   The records of a run are written before the next one is opened.
 

@@ -86,7 +86,7 @@ def drawn(
 
 
 def generate(args: argparse.Namespace) -> None:
-  """Write what was asked for, as it is drawn; several samples once all of them are.
+  """Print samples as they are drawn; several samples, once all of them are.
 
   Raises:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.

@@ -88,7 +88,7 @@ def inspect(argv: list[str]) -> list[Path]:
 def side_by_side(
   argv: list[str], sources: Sequence[Source]
 ) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
-  """Return what looks at models of a source, and at runs beside them, and the folder of figures.
+  """Return a function that inspects models of a source and runs, and the folder of figures.
 
   Raises:
     UserError: something else was typed beside them.

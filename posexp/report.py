@@ -99,7 +99,7 @@ def inches(text: str) -> float:
 
 
 def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-  """Return the runs in folders and in files of records, and notes of what cannot be read.
+  """Return the runs in folders and in files of records, and notes on unreadable ones.
 
   Raises:
     UserError: there are none.

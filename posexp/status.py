@@ -27,7 +27,7 @@ def terminal() -> bool:
 
 
 def begin(what: str) -> None:
-  """Show `what` as `doing` does; without a terminal, say once what takes long."""
+  """Show `what` as `doing` does; without a terminal, name a long step once."""
   doing(what)
   if not terminal():
     timer = threading.Timer(PATIENCE, _say)
@@ -36,7 +36,7 @@ def begin(what: str) -> None:
 
 
 def _say() -> None:
-  """Print what the command is doing, if it still does something."""
+  """Print the current step of the command, unless it has ended."""
   if _now and sys.stderr is not None:  # as in ... 2>&-
     with contextlib.suppress(OSError):
       print(f"posexp: {_now} ...", file=sys.stderr, flush=True)

@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def temporary_for(path: Path) -> Path:
-  """Return the path beside `path` at which this process writes what becomes `path`.
+  """Return the path of a temporary file of this process, beside the `path` that it becomes.
 
   What a killed process left there more than a day ago is removed.
   """
@@ -94,7 +94,7 @@ def cached_file(name: str, *parts: Any) -> Path:
 
 
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
-  """Return the JSON value that is cached for `parts`, or else that of `compute()`, which is cached.
+  """Return the cached JSON value for `parts`; compute and cache it if there is none.
 
   `parts` are all that the value depends on, and `name` is a folder of the cache. A damaged file is
   replaced. If the cache cannot be written, nothing is cached.

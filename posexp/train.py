@@ -93,7 +93,7 @@ def means(folders: Sequence[Path]) -> Iterator[str]:
 
 
 def look(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
-  """Return what is known of each group of a sweep: see `posexp.sweeps.until`."""
+  """Return the verdict on each group of a sweep: see `posexp.sweeps.until`."""
   from posexp.reporting.trials import verdicts
 
   return verdicts(folders, margin)

@@ -45,7 +45,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def translate(args: argparse.Namespace) -> None:
-  """Translate what was asked for, and print it window by window.
+  """Translate the given lines, and print them window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.

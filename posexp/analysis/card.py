@@ -141,7 +141,7 @@ def costs(model: ProbeModel) -> dict[str, str]:
 
 
 def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
-  """Return which positions or offsets the encoding tells apart, and what happens beyond these."""
+  """Return which positions or offsets the encoding tells apart, and how it treats those beyond."""
   offsets, limit = profile.offsets, model.encoding.limit
   if profile.spread >= ROUNDING:
     logits = np.concatenate([profile.logits, profile.same])
@@ -200,7 +200,7 @@ def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str
 
 
 def permuted(network: Backbone, text: np.ndarray | None = None) -> dict[str, str]:
-  """Return how permuting words changes what a network without attention makes of a text."""
+  """Return how permuting words changes the output of a network without attention."""
   tokens = any_words() if text is None else text
   mask = np.ones((1, tokens.shape[1]), bool)
   order = np.roll(np.arange(tokens.shape[1]), 3)

@@ -27,8 +27,9 @@ from posexp.encodings.sinusoids import REACH
 
 
 def weights(case: Case) -> Iterator[Violation]:
-  """Check that weights are of visible keys alone, none is negative, and those of a query sum to 1,
-  unless a relation declares otherwise by `sums_to_one`: then to at most 1, or, at None, neither.
+  """Check the attention weights: those of hidden keys are 0, none is negative, and those of a query
+  sum to 1. A relation may declare another sum by `sums_to_one`: at most 1, or, if it is None, any
+  sum, with negative weights.
   """
   model, tokens = stack.__wrapped__(case), tokens_of(case)  # one of its own, which is watched
   seen, _ = watch(model)
@@ -73,8 +74,8 @@ LONG = 512  # tokens of a text that is long
 
 
 def far_positions(case: Case) -> Iterator[Violation]:
-  """Check that outputs and gradients far apart, far from 0 and in long texts are finite, and that a
-  query sees what it sees alone.
+  """Check that outputs and gradients are finite for tokens far apart, far from 0 and in long texts,
+  and that the last query has the same output alone as among all.
   """
   most, draw = case.most, np.random.default_rng(9)
   model = stack(case, max_position=most)
@@ -112,7 +113,7 @@ OPTIMIZED = "jax_disable_most_optimizations"
 
 
 def compilation(case: Case) -> Iterator[Violation]:
-  """Check that a compiled model gives what its operations give one by one, at two sizes."""
+  """Check that a compiled model gives the outputs of its operations one by one, at two sizes."""
   model = stack(case)
   graphdef, state = nnx.split(model)
   # What a class has jitted itself is taken apart at one size only: that takes seconds at each.

@@ -54,7 +54,7 @@ class Curve(NamedTuple):
     return float(values.mean()), self.half(values)
 
   def bands(self) -> dict[int, float]:
-    """Return half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
+    """Return half-intervals of means, without shared variation (Cousineau 2005, Morey 2008)."""
     count = len(self.nats)
     shared = np.mean([*self.nats.values()], axis=0) if count > 1 else 0.0
     factor = math.sqrt(count / max(1, count - 1))

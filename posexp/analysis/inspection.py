@@ -137,7 +137,7 @@ def layer_profiles(
 
 
 def drawn_again(model: ProbeModel) -> ProbeModel:
-  """Return a model with other weights, as tables may start at zero: they show what they can do."""
+  """Return a model with perturbed weights, since tables that start at zero would show nothing."""
   return model._replace(stack=probe.perturbed(model.stack))
 
 

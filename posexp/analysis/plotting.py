@@ -128,7 +128,7 @@ def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
 
 
 def fit_fonts(figure: Figure) -> set[str]:
-  """Draw texts with installed fonts that have what the default font lacks; return what none has."""
+  """Choose installed fonts for characters that the default font lacks; return those in none."""
   every: list[Text] = figure.findobj(Text)
   for text in every:  # of which an SVG allows no control character
     if UNPRINTABLE.search(text.get_text()):

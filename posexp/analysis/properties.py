@@ -299,7 +299,7 @@ def long_texts(case: Case) -> Iterator[Violation]:
 
 
 def gradients(case: Case) -> Iterator[Violation]:
-  """Check that the gradient of every parameter is that of finite differences.
+  """Check the gradient of every parameter against finite differences.
 
   These say nothing where a function has a corner, so smooth functions stand in for ReLUs.
   """
@@ -357,7 +357,7 @@ def bfloat16(case: Case) -> Iterator[Violation]:
 
 
 def same_start(case: Case) -> Iterator[Violation]:
-  """Check that what every Transformer has starts with the same values as without positions."""
+  """Check that all other parameters start with the same values as without positions."""
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
     rngs = Rngs(params=0, encoding=1)

@@ -24,7 +24,7 @@ FIRST = 8  # columns of a wider table
 
 
 def vectors(name: str, *, positions: int, width: int, **options: Any) -> np.ndarray:
-  """Return what an encoding adds to, or multiplies, the words at the first positions.
+  """Return the vectors that an encoding adds to, or multiplies by, the first words.
 
   `posexp.vectors("sinusoidal", positions=3, width=4, base=100)` are the untrained vectors
   p_0, p_1, p_2 of Vaswani et al. (2017, section 3.5), float64 [positions,width].

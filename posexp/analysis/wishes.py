@@ -56,8 +56,8 @@ def rows(model: ProbeModel) -> dict[str, str]:
 
 
 def given(model: ProbeModel, length: int) -> np.ndarray:
-  """Return what positions have in a text of so many tokens: vectors [L,F], or logits [L,N·H] of
-  offsets 0, −1, … less that of 0.
+  """Return the features of each position in a text of so many tokens: vectors [L,F], or logits
+  [L,N·H] of the offsets 0, −1, … less the logit of offset 0.
   """
   if "input" in model.encoding.acts_in:
     return probe.position_vectors(model.stack.embed, length)

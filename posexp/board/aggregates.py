@@ -18,7 +18,7 @@ Tasks = Sequence[np.ndarray]  # float [seeds] of each task
 
 
 class Interval(NamedTuple):
-  """A value and its 95 % interval; p is that of a test, where there is one."""
+  """A value with its 95 % interval and, where there is a test, its p."""
 
   value: float
   low: float

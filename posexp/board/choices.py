@@ -32,7 +32,7 @@ class Choice:
 
   @classmethod
   def of(cls, runs: Sequence[Run], default: Mapping[str, Any], column: Column) -> Choice | None:
-    """Return what trials choose; None if there are none, or all have diverged.
+    """Return the choice of some trials; None if there are none, or all have diverged.
 
     Args:
       runs: those of a row in the column.
@@ -75,8 +75,8 @@ class Choice:
     return point.values[RATE] in (self.rates[0], self.rates[-1])
 
   def of_track(self, track: str) -> list[Point]:
-    """Return what is chosen in a track: one point, or both where trials cannot tell them apart;
-    none if it is a tuned one, and the alternative has not been tried yet.
+    """Return the points chosen in a track: one, or both where trials cannot tell them apart. A
+    tuned track has none before the alternative has been tried.
     """
     if track == TRACKS[0]:
       return [self.default] if self.default else []
@@ -96,6 +96,6 @@ class Choice:
     return [self.best[sign * (means[1] - means[0]) > 0]]
 
   def results(self, option: bool) -> list[Point]:
-    """Return the points that are trained with all seeds: those of all tracks."""
+    """Return the points of all tracks, which are trained with all seeds."""
     tracks = self.column.tracks if option else TRACKS[:1]
     return [p for p in self.best if any(p in self.of_track(track) for track in tracks)]

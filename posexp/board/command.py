@@ -169,7 +169,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
 
 
 def _print_estimate(left: Sequence[float], before: float) -> None:
-  """Print how many runs are left, of so many seconds each, and what comes before them."""
+  """Print how many runs are left, how long they take, and how long the checks before them take."""
   from posexp.board import rows
 
   first = f", and {lasting(before)} before that to check and to calibrate" if before else ""

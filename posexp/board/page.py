@@ -55,7 +55,7 @@ TRACK = {
 
 
 def heat_map(board: Board, side: str) -> dict[str, Any]:
-  """Return a map of what each row is worth in each column, as a Vega-Lite spec."""
+  """Return a heat map of the worth of each row in each column, as a Vega-Lite spec."""
   columns = [column for column, each in board.columns if each == side]
   names, axis, step = vega.row_labels([row.name for row in board.rows])
   data = []

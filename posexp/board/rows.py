@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import re
+import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,8 +169,8 @@ class Cell:
 
 
 class Remaining(Sweep):
-  """The runs that are left of some cells, while there is time for them: those of the default track
-  cell by cell, and then all others.
+  """The runs that some cells still need, while there is time: all runs of the default track, cell
+  by cell, and then the others.
 
   Cells may be made one by one, when those before them have nothing to train. `took` are the seconds
   that runs have taken before, by column and row.
@@ -230,12 +231,12 @@ class Remaining(Sweep):
     self._took.setdefault(cell.column.name, {}).setdefault(cell.row.name, []).append(seconds)
 
   def _expected(self, cell: Cell) -> float:
-    """Return the seconds of the longest run of a cell before, or of its column; the suite's say,
-    for want of one.
+    """Return the usual seconds of a cell's runs before, or of its column; the suite's say, for want
+    of one.
     """
     of_column = self._took.get(cell.column.name, {})
-    known = of_column.get(cell.row.name) or itertools.chain(*of_column.values())
-    return max(known, default=cell.column.seconds)
+    known = of_column.get(cell.row.name) or [*itertools.chain(*of_column.values())]
+    return statistics.median(known or [cell.column.seconds])
 
   def _fits(self, cell: Cell) -> bool:
     return self._until is None or time.monotonic() + self._expected(cell) <= self._until
@@ -313,8 +314,7 @@ def train_cells(sweep: Remaining, count: int, overrides: Sequence[str], train: T
 def write_row(
   file: Path, suite: Suite, cells: Sequence[Cell], quick: bool, published: Path | None = None
 ) -> int:
-  """Write the file of a row, if a run has finished: its records, and what they were trained for.
-  Return how many runs these are.
+  """Write the records of a row's finished runs, if there are some; return their number.
 
   `entries` are the digests of all code and options that this file has had results of. The first
   file of a row that is published has its columns, too.

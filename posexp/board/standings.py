@@ -30,8 +30,8 @@ LEVEL = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cell:
-  """The final runs of a row in a column, on one side: of what trials chose, and where they cannot
-  tell two points apart, of both.
+  """The final runs of a row in a column, on one side: those of the chosen point, or of two points
+  that trials cannot tell apart.
   """
 
   column: Column
@@ -134,7 +134,7 @@ class Standing:
 
 
 def of_file(file: Path, suite: Suite) -> list[Standing]:
-  """Return what the file of a row holds, in each track; columns that have changed are left out.
+  """Return the standings in a row's file, one a track, without columns that have changed.
 
   Raises:
     UserError: it is no such file, or of another suite.
@@ -180,7 +180,7 @@ def _standing(
 
 
 def of_folder(folder: Path, suite: Suite) -> list[Standing]:
-  """Return what the files of rows in a folder hold; UserError as in `of_file`."""
+  """Return the standings of all rows in a folder; UserError as in `of_file`."""
   return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
 
 
@@ -338,8 +338,8 @@ class Board:
     return dict(zip(kept, aggregates.reciprocal_ranks(means).tolist(), strict=True))
 
   def cost(self, row: Standing, key: str) -> float | None:
-    """Return the cost of a row as a multiple of that of `none`, on one processor: the median
-    over columns.
+    """Return the cost of a row divided by the cost of `none` on the same processor: the median over
+    columns.
     """
     none = self.anchor("none")
     own, base = (each.costs(key) if each else {} for each in (row, none))

@@ -155,7 +155,7 @@ class Suite:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
 
   def with_columns(self, given: Mapping[str, Mapping[str, Any]]) -> Suite:
-    """Return the suite with more columns; rows keep what they have in the others."""
+    """Return the suite with more columns; rows keep their results in the others."""
     budget = self.whole.plain
     more = {name: dataclasses.replace(_column(name, given[name]), budget=budget) for name in given}
     return dataclasses.replace(self, columns=self.columns | more)

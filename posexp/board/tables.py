@@ -93,8 +93,8 @@ def _interval(found: Interval | None, digits: int = 2) -> str:
 
 
 def means(board: Board) -> Table:
-  """Return the means over columns of each row, with and without the seeds that did not learn, what
-  it is told apart in, and what it costs.
+  """Return the means over columns of each row, with and without the seeds that did not learn, the
+  columns in which it is told apart, and its costs.
   """
   sides = [(side, False) for side in SIDES if board.overall(side)]
   sides += [(side, True) for side, _ in [*sides] if _unlearned(board, side)]
@@ -138,8 +138,9 @@ def named(names: Sequence[str], count: int) -> str:
 
 
 def answers(board: Board) -> Table:
-  """Return what to use for each need: the best row, the rows that are not told apart from it (by
-  Holm's correction over the rows), and by how much it is ahead of `rope` and of no positions.
+  """Return the encodings to use for each need: the best row, the rows that are not told apart from
+  it (by Holm's correction over the rows), and by how much it is ahead of `rope` and of no
+  positions.
   """
   heads = ["to", "inputs", "best", "not told apart from it", "score", *ANCHORS, "seen from"]
   rows = []
@@ -197,7 +198,7 @@ def matters(board: Board) -> Table:
 
 
 def tuning(board: Board) -> Table:
-  """Return what the trials of each row have chosen in each column, and what they cost."""
+  """Return the choices of each row's trials in each column, and the cost of the trials."""
   columns = list(dict.fromkeys(column for column, _ in board.columns))
   rows = []
   for row in board.rows:
@@ -231,7 +232,7 @@ def agreement(board: Board, variants: Sequence[Board]) -> Section:
 
 
 def notes(board: Board) -> list[str]:
-  """Return what a reader must know of a table."""
+  """Return the notes under a table."""
   suite, budget = board.suite, board.suite.whole
   shared = {side: [c.name for c in board.shared(side)] for side in SIDES}
   said = [
@@ -276,7 +277,7 @@ def notes(board: Board) -> list[str]:
 
 
 def _of_choices(board: Board) -> Iterator[str]:
-  """Yield what a reader must know of what trials chose."""
+  """Yield notes on choices that the trials could not make, or made at an edge."""
   suite, budget = board.suite, board.suite.whole
   choices = [each for row in board.rows for each in row.chosen.items()]
   if ties := sum(typed.startswith("not chosen") for _, typed in choices):
@@ -302,7 +303,7 @@ def _of_choices(board: Board) -> Iterator[str]:
 
 
 def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:
-  """Yield what a reader must know of one side of a column."""
+  """Yield the notes on one side of a column."""
   cells = board.cells(column, side)
   means = [each.worth.mean() for each in cells.values()]
   if not column.control and len(cells) > 1 and max(means) - min(means) < SEEN:

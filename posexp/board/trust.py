@@ -91,8 +91,8 @@ class Calibration(NamedTuple):
 def calibrations(
   suite: Suite, published: Sequence[Standing], asked: Iterable[Column]
 ) -> list[Calibration]:
-  """Return the comparisons of a machine that trains some columns: those of the cheapest column with
-  a decoder, and of the cheapest one with an encoder, that are no controls.
+  """Return the calibrations of a machine that trains some columns: one in the cheapest column with
+  a decoder, and one in the cheapest with an encoder. Controls are left out.
   """
   frozen = suite.frozen.get("calibration", {})
   known = [suite.columns[name] for name in frozen if not suite.columns[name].control]
@@ -111,7 +111,7 @@ def calibrations(
 
 
 def calibrate(each: Calibration, out: Path, overrides: Sequence[str], train: Train) -> str:
-  """Compare this machine with what is published, and return what was found.
+  """Compare this machine with the published rows, and return the result in words.
 
   Raises:
     UserError: batches, losses or scores differ, and how.

@@ -40,7 +40,7 @@ AGAIN = 3  # results of an entry that are trained again
 def verify(
   file: Path, files: Sequence[Path], suite: Suite, published: Path, out: Path
 ) -> Iterator[str]:
-  """Yield what holds of an entry, check by check.
+  """Check an entry; yield the result of each check.
 
   Args:
     file: the records of the entry.
@@ -180,7 +180,7 @@ def train_again(
 
 
 def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Iterator[str]:
-  """Yield how the scores of a result agree with those of the run that was trained again.
+  """Yield how well the scores of an entry agree with the run that was trained again.
 
   On another processor, where the last digits differ, it must lie in the distribution of the seeds
   `alike`.
@@ -200,6 +200,6 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
 
 
 def _place(run: Run) -> tuple[Any, ...]:
-  """Return what decides the last digits of a run: the processor and the libraries."""
+  """Return the processor and the libraries of a run, which decide its last digits."""
   own = ("posexp", "versions", "cores", "ended")
   return tuple(sorted((key, str(value)) for key, value in run.facts.items() if key not in own))

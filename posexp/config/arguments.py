@@ -181,7 +181,7 @@ def within(text: str) -> str:
 
 
 def flush_output() -> None:
-  """Print what is still in the buffer of standard output.
+  """Flush standard output.
 
   Raises:
     OSError: it cannot be printed; the end of the process does not try again.
@@ -220,12 +220,12 @@ _kept: dict[str, Any] = {}  # what the command that runs has found
 
 
 def keep(**found: Any) -> None:
-  """Add to what `--json` keeps of this command; without it nothing happens."""
+  """Add to the JSON of this command; does nothing without `--json`."""
   _kept.update(found)
 
 
 def kept(argv: Sequence[str], work: Callable[[list[str]], Any]) -> None:
-  """Do the work of a command line without `--json FILE`, and write what it `keep`s to that file.
+  """Run a command line without its `--json FILE`, and write all that it `keep`s to that file.
 
   A command that keeps nothing has its lines there. With `--json -` nothing else is printed.
 

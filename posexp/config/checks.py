@@ -123,7 +123,7 @@ Named = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 
 
 def _hints_of(cls: Any) -> dict[str, Any]:
-  """Return the annotations of a dataclass's fields, with what `Annotated` adds."""
+  """Return the type hints of a dataclass, with their `Annotated` bounds."""
   hints = typing.get_type_hints(cls, include_extras=True)
   return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -262,7 +262,7 @@ SCALARS = {int: _integer, float: _number, bool: _switch, str: _text, type(None):
 
 
 def describe(hint: Any) -> str:
-  """Describe in words what a value must be."""
+  """Describe in words which values are allowed."""
   origin = typing.get_origin(hint) or hint
   if origin is Annotated:
     return describe(typing.get_args(hint)[0])

@@ -364,8 +364,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
 
 
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:
-  """Return the full keys of all options under the choices that were typed, with the groups of
-  choices; and those of the encodings that were not chosen.
+  """Return the full keys of all options under the typed choices, with the groups of choices; and
+  the keys of the encodings that were not chosen.
   """
   choices = [
     o for o in overrides if "." not in o.key_or_group or o.key_or_group == "hydra.searchpath"

@@ -49,7 +49,7 @@ Loader.add_implicit_resolver(f"{TAGS}float", FLOAT, [*"-+.0123456789"])
 
 
 def mapping(text: str | Path) -> DictConfig:
-  """Return what a file of posexp holds, given its text or its path."""
+  """Return the mapping in a YAML file of posexp, given its text or its path."""
   if isinstance(text, Path):
     text = text.read_text(encoding="utf-8")
   return OmegaConf.create(yaml.load(text, Loader) or {})
@@ -64,9 +64,9 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _named(kind: str, file: str | None, *others: Any) -> str:
-  """Return the name of a task on a `file` of one's own: the file's without its ending, or that of
-  the folder in which a file called train is. With `others` beside it, and where the name is taken,
-  it is the `kind`.
+  """Return the name of a task on a `file` of one's own: the name of the file without its ending or,
+  if that is `train`, of its folder. Where the name is taken, or `others` stand beside it, the
+  `kind` is the name.
   """
   name = "" if file is None or any(others) else file_name(str(file))
   taken = (CONFIGS / "task" / f"{name}.yaml").exists()
@@ -170,7 +170,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-  """Return what is read of a config of one run, with its interpolations resolved.
+  """Return the options of one run from a composed config, with interpolations resolved.
 
   Raises:
     UserError: a value is missing, refers to one that does not exist, or cannot be.
@@ -193,7 +193,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
 
 def known_alone(config: dict[str, Any]) -> dict[str, Any]:
-  """Return what `resolved` gives as the plain config of a run, in its order.
+  """Check the resolved options of a run, and return them as its plain config, without the options
+  of sweeps.
 
   Raises:
     UserError: an option does not exist, or its value cannot be.

@@ -71,7 +71,7 @@ def _question(file: Path) -> str:
 
 
 def _files(cfg: DictConfig, choices: dict[str, dict[str, Path]]) -> Iterator[Path]:
-  """Yield the YAML files of the choices that were made, and those of all encodings."""
+  """Yield the YAML files of the typed choices, and of all encodings."""
   for group, name in cfg.hydra.runtime.choices.items():
     if name in choices.get(group, {}):
       yield from _with_bases(choices[group][name])

@@ -122,7 +122,7 @@ _found: dict[tuple[str, str], Plugin] = {}
 
 
 def load(files: Iterable[str | Path]) -> None:
-  """Execute the files and add what their tables hold. A file that is known already is skipped.
+  """Execute plugin files and add their tables. A file that is known already is skipped.
 
   Raises:
     UserError: a file cannot be loaded, or a name or a value in its tables is not valid.
@@ -170,14 +170,14 @@ def files() -> list[Path]:
 
 @functools.cache
 def entries(group: str) -> tuple[list[EntryPoint], list[EntryPoint]]:
-  """Return the entry points of a group: those of posexp itself, and those of other packages."""
+  """Return the entry points of a group, of posexp and of other packages."""
   found = [*importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}")]
   own = [entry for entry in found if entry.dist is not None and entry.dist.name == "posexp"]
   return own, [entry for entry in found if entry not in own]
 
 
 def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
-  """Return what an entry point names, and the file that defines it."""
+  """Return the object that an entry point names, and the file that defines it."""
   value = entry.load()
   module = sys.modules[getattr(value, "__module__", entry.module)]
   file = Path(module.__file__).resolve()
@@ -186,7 +186,7 @@ def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
 
 @functools.cache
 def installed(group: str) -> None:
-  """Add what installed packages offer. One that cannot be imported is left out with a warning."""
+  """Add the plugins of installed packages; warn of those that cannot be imported."""
   for entry in entries(group)[1]:
     try:
       value, file = _loaded(entry)
@@ -204,7 +204,7 @@ def found(group: str) -> dict[str, Plugin]:
 
 
 def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
-  """Return everything in a group by name: what is built in, and the plugins.
+  """Return a group's built-in objects and plugins, by name.
 
   Raises:
     UserError: posexp's files have changed since it was installed from them, and one is gone.
@@ -224,7 +224,7 @@ def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-  """Return what config.yaml keeps of the plugins that decide a run's results, by group."""
+  """Return the record, for config.yaml, of the plugins that decide a run's results, by group."""
   records = {}
   for group, row in GROUPS.items():
     section, _, key = row.option.rpartition(".")
@@ -237,7 +237,7 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def check(group: str, config: Mapping[str, Any]) -> None:
-  """Compare what a run was trained with, as its config says, with what is loaded.
+  """Compare the plugins that a run was trained with, by its config, with those that are loaded.
 
   Raises:
     UserError: the run needs a plugin that is not loaded, or that has another content now.

@@ -56,7 +56,7 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
 
 
 def not_a_value(section: str) -> str:
-  """Return what is wrong with a value that is given to a section of options."""
+  """Return why a section of options cannot have a value, in words."""
   return f"{section} is a section, set its options one by one"
 
 
@@ -113,7 +113,7 @@ def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
 
 
 def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
-  """Return what a table holds under the name that the option `key` gives.
+  """Return the entry of a table under the name that the option `key` gives.
 
   Raises:
     UserError: the table holds no such name.

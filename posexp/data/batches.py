@@ -231,7 +231,7 @@ class Bucketed:
     return self.sizes["train"] // batch_size
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Yield batches to train on, with weight [B] and what `batch` of the examples says."""
+    """Yield training batches: those of the examples' `batch`, with weight [B]."""
     self.steps_per_epoch(batch_size)
     rows = batch_size if self.full else self.rows_of(batch_size)
     return training(self.examples["train"], self.bucket_lengths, rows, seed=seed, start=start)

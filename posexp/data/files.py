@@ -120,7 +120,7 @@ def utf8(text: str, where: str) -> bytes:
 
 
 def version(path: str) -> tuple[int, int, int] | None:
-  """Return what changes with the content of a file; None if there is no file."""
+  """Return a value that changes with the content of a file; None if there is no file."""
   with contextlib.suppress(OSError, ValueError):
     found = os.stat(os.path.expanduser(path))
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -111,7 +111,7 @@ def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[tup
 
 
 def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
-  """Return all splits, on disk, at the commit of the query or at what its branch stands for now."""
+  """Return all splits, on disk, at the commit of the query or the newest one of its branch."""
   endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
   option = f"task.hub={query.repository}"
   ways = f"or give files of your own with {way_out}, which needs no network"
@@ -144,8 +144,7 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
 
 
 def trouble(endpoint: str, repository: str) -> str:
-  """Return why a hub cannot be asked for a data set, and what to do; "" if it answers as a hub
-  does.
+  """Return why a hub does not answer for a data set, and the way out; "" if it does.
 
   It must answer within `PATIENCE` seconds, through a proxy or not.
   """

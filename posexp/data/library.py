@@ -28,7 +28,7 @@ LONGEST = 1_000  # characters that a step may write for each one that it finds
 
 
 def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **options: Any) -> T:
-  """Return what the library returns for `size` characters; `what` is the tokenizer, in messages.
+  """Call the tokenizers library on `size` characters; `what` is the tokenizer, in messages.
 
   Raises:
     UserError: it fails, panics, or takes far longer than any tokenizer that works.
@@ -59,7 +59,7 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[Callable[[], None]]:
-  """Keep standard error from what the library writes to it; the function writes it after all."""
+  """Hide the output of the library on standard error; the yielded function prints it after all."""
   try:
     sys.stderr.flush()
     before = os.dup(2)

@@ -14,7 +14,7 @@ WINDOW = 16  # batches of lines that are read at a time, and sorted by length
 
 
 class Line(NamedTuple):
-  """A line, and what it is called in messages."""
+  """A line, with its name in messages."""
 
   name: str
   text: str

@@ -73,7 +73,7 @@ def notes(task) -> list[str]:
 
 def check(task, file: str) -> None:
   """Raise ValueError for options of a task that name no source of data, or sources that exclude
-  each other. `file` is what a file of the training split holds.
+  each other. `file` describes the content of a file of the training split.
   """
   package, named = getattr(task, "package", None), given(task)
   if package and task.hub:
@@ -103,8 +103,8 @@ def digest(task) -> str | None:
 
 
 def identity(task) -> str:
-  """Return the sha256 of the user's own files, or of what pins a package or the hub's data, and of
-  the columns that are read.
+  """Return the sha256 that identifies the data: of the user's files and columns, of a package's
+  content, or of the query to a hub.
 
   Raises:
     UserError: as `digest`.
@@ -187,8 +187,8 @@ def _query(task) -> hub.Query:
 
 
 def _paths(task, split: str) -> Iterator[tuple[str, str]]:
-  """Yield the files of a split with their roles: one, or two parallel texts, which add a dot and a
-  language to what the option says.
+  """Yield the files of a split with their roles: one file, or two parallel texts, whose names end
+  with a dot and the language.
   """
   path = getattr(task, split)
   if "target" not in task.columns or files.is_table(path):
@@ -208,7 +208,7 @@ def _paths(task, split: str) -> Iterator[tuple[str, str]]:
 
 
 def _rows(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
-  """Yield the rows of a table, or those of two parallel text files, one for each column."""
+  """Yield the rows of a table, or of two parallel text files with a column each."""
   paths, columns = [path for _, path in _paths(task, split)], wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))

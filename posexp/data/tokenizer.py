@@ -135,8 +135,8 @@ def kept(
   trained: Callable[[int], str] | None = None,
   opened: Callable[[str], object] | None = None,
 ) -> list[str]:
-  """Return the JSON of the tokenizers in a run's folder; `trained` gives those that are missing, by
-  their number, and `opened` (`Tokenizer` unless given) raises an error for what is none.
+  """Return the JSON of the tokenizers in a run's folder. `trained` makes a missing one, by its
+  number, and `opened` (`Tokenizer` unless given) raises an error for an invalid one.
 
   A digest is kept beside them, by which one that is damaged or another run's is noticed.
 

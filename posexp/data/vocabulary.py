@@ -261,7 +261,7 @@ class Given(Vocabulary):
 
 
 class Part(NamedTuple):
-  """A part of a text, with what stands before and behind it."""
+  """A part of a text, with the texts before and behind it."""
 
   text: str
   first: int  # of its own characters
@@ -365,7 +365,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def as_library(content: Mapping[str, Any]) -> str | None:
-  """Return the JSON of a `tokenizers.Tokenizer` that reads and writes what a vocabulary does.
+  """Return the JSON of a `tokenizers.Tokenizer` that encodes and decodes like a vocabulary.
 
   `content` is the JSON of bytes, characters or merges. Words, and characters of which some are
   unknown, have none.

@@ -36,7 +36,7 @@ def encoding(name: str, **options: Any) -> Encoding:
 
 
 def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
-  """Check self-attention of width `features` against what the encoding's class declares.
+  """Check self-attention of width `features` against the declarations of the encoding's class.
 
   Raises:
     ValueError: it is `causal_only` and this is an encoder, or `paired` and the width is odd.
@@ -106,7 +106,7 @@ def alternative_of(name: str) -> tuple[str, Any] | None:
 
 
 def name_of(encoding: Encoding) -> str:
-  """Return the name of an encoding on the command line, or that of its class if it has none."""
+  """Return the name of an encoding on the command line, or the name of its class if it has none."""
   names = (name for name, cls in all_encodings().items() if cls is type(encoding))
   return next(names, type(encoding).__name__)
 

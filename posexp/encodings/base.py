@@ -167,7 +167,7 @@ class Relation(nnx.Module):
 
   @property
   def supports_fused(self) -> bool:
-    """Whether `fused` equals `attend`: where a class overrides it, or none of what it replaces.
+    """Whether `fused` equals `attend`: overridden, or without an override of what it replaces.
 
     It is found out rather than declared, since a subclass that overrides `score` alone would
     inherit a declaration that is no longer true.
@@ -238,7 +238,7 @@ class Encoding:
   alternative: ClassVar[tuple[str, Any] | None] = None
 
   def __post_init__(self):
-    """Raise ValueError where an option is not what its annotation says."""
+    """Raise ValueError for an option that its annotation does not allow."""
     check(self)
 
   @property
@@ -278,7 +278,7 @@ class Encoding:
     return 1
 
   def layers(self, count: int) -> Sequence[Layer]:
-    """Return what is particular to each of a Transformer's layers; by default nothing is.
+    """Return a `Layer` for each of a Transformer's layers; by default all are this encoding.
 
     Encodings of layers act in attention alone. Equal ones share what `shared` makes.
     """
@@ -330,9 +330,9 @@ class Encoding:
   def columns(
     self, features: int, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs
   ) -> Columns:
-    """Return what makes more of a layer's input than q, k and v; by default nothing does.
+    """Return maps of a layer's input to arrays beside q, k and v; by default there are none.
 
-    It is in `span.key_columns` and `span.query_columns`. That of keys is cached with them.
+    The arrays are in `span.key_columns`, which are cached with keys, and `span.query_columns`.
     """
     return Columns()
 
@@ -349,7 +349,7 @@ class Encoding:
     rngs: Rngs,
     embed: Callable[..., Array] | None = None,
   ) -> Callable[[Span], Any] | None:
-    """Return what all layers share: a function of the span, whose value is in `span.shared`.
+    """Return the function of the span that makes `span.shared`, the same for all layers, or None.
 
     `embed` is what the factory of that name returned, whose parameters it may use.
     """

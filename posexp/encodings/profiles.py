@@ -17,7 +17,7 @@ from posexp.kernels.lookup import by_key
 
 @dataclasses.dataclass(frozen=True)
 class Inkling(Encoding):
-  """Profiles of distance, mixed by what the query is (Inkling 2, Hugging Face 5.24.0).
+  """Profiles of distance, whose mixture each query chooses (Inkling 2, Hugging Face 5.24.0).
 
   e_ij = q·k/√d + ρ_ih·P[:, Δ] for distances Δ = i − j below `extent`, else q·k/√d alone. The heads
   of a layer share the `rank` profiles P, and ρ_i = clip(g ⊙ W x_i): a vector longer than `clip` is

@@ -96,7 +96,7 @@ class Reflecting(Relation):
     return logits.astype(q.dtype)
 
   def normals(self, direction: Array, seen: Array) -> tuple[Callable[[Array], Array], Array]:
-    """Return what makes w of a key, [width,B,1 or Q] -> [B,1 or Q,H,D], and its input for all keys.
+    """Return the map of keys to w, [width,B,1 or Q] -> [B,1 or Q,H,D], and its input for all keys.
 
     `direction` is W₂ W₁ x [B,K,H,D], and `seen` bool [1 or B,1 or Q,K].
     """

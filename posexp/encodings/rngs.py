@@ -51,7 +51,7 @@ Path = tuple[str | int, ...]  # of a key: its stream, then the count of each key
 
 
 class RecordingRngs(Rngs):
-  """Streams of paths, which record in `paths` what is drawn, and give the same key each time."""
+  """Streams of keys that record the path of each draw, and give the same key each time."""
 
   def __init__(self, paths: list[Path], **forked: Path):
     super().__init__(**forked)

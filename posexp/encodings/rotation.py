@@ -181,7 +181,7 @@ class Shifted(Rotation):
 
 
 def sum_of_planes(of_plane: Callable[..., Array], given: Any, shape: tuple[int, ...]) -> Array:
-  """Return the sum of what a function gives for each row of the arrays `given`, float32.
+  """Return the sum of a function's values for each row of the arrays `given`, float32.
 
   Nothing is kept for the backward pass but the arrays.
   """

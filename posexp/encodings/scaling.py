@@ -50,7 +50,7 @@ def ntk(base: float, turning: int, n: np.ndarray, factor: float) -> np.ndarray:
 def dynamic(
   base: float, turning: int, n: np.ndarray, factor: float, *, trained_length: int
 ) -> np.ndarray:
-  """Return what `ntk` gives with 1 + s(n − L₀)/L₀ in place of s (Hugging Face); up to L₀, ω_t."""
+  """Return the frequencies of `ntk` with 1 + s(n − L₀)/L₀ for s (Hugging Face)."""
   beyond = np.maximum(n - trained_length, 0) / trained_length
   base = base * (1 + factor * beyond) ** _power(turning)
   return base ** (-np.arange(0, turning, 2) / turning)

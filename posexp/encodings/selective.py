@@ -116,7 +116,7 @@ class Selective(Rotation):
     return {}  # no plane has a frequency
 
   def numbers(self) -> tuple[Array, Array]:
-    """Return the taps of the convolution [S,H,M], the newest last, and what is added [H,M]."""
+    """Return the taps of the convolution [S,H,M], the newest last, and the bias [H,M]."""
     zeros = jnp.zeros(self.shape)
     taps = jnp.stack([zeros - 1, zeros + 1]) if self.taps is None else self.taps[...]
     return taps, zeros if self.offset is None else jnp.exp(self.offset[...])

@@ -65,7 +65,7 @@ class Span(struct.PyTreeNode):
     return seen if self.last is None else seen & (self.offset > -self.last)
 
   def own(self, x: Array) -> Array:
-    """Return what each query's own key has of x [B,K,...]: [B,Q,...]."""
+    """Return the rows of x [B,K,...] at each query's own key: [B,Q,...]."""
     queries = self.query.shape[1]
     first = x.shape[1] - queries if self.first is None else self.first
     return jax.lax.dynamic_slice_in_dim(x, first, queries, axis=1)

@@ -145,7 +145,7 @@ def draw(found: Sequence[Judged], margin: float | None, path: Path) -> None:
 
 
 def work(args: argparse.Namespace) -> list[Judged]:
-  """Judge the files that were named, print the verdicts, and keep what was asked for.
+  """Judge the given files, print the verdicts, and keep them if asked to.
 
   Raises:
     UserError: a file cannot be read, or two are not comparable.

@@ -31,7 +31,7 @@ class Test(NamedTuple):
 
 @dataclasses.dataclass
 class Judged:
-  """The difference a − b of two sides, and what tests say of it."""
+  """The difference a − b of two sides, with its tests."""
 
   a: Side
   b: Side
@@ -176,7 +176,7 @@ def _count(freedom: Callable[[int], float], variance: float, least: float) -> in
 
 
 def sentence(found: Judged, margin: float | None, digits: int) -> str:
-  """Return the verdict: which is better, by how much, how sure that is, and what would tell."""
+  """Return the verdict: which side is better, by how much, how surely, and what would tell."""
   better, worse = found.a.name, found.b.name
   sign = 1 if (found.difference > 0) != found.a.lower else -1
   if sign < 0:

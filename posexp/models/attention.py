@@ -154,7 +154,7 @@ def form_for(chosen: str, span: Span) -> str:
 
 
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
-  """Add to a span what its layers share or, for its parts, the function that computes it."""
+  """Add to a span its layers' shared value or, for parts of attention, the function for it."""
   if form_for(chosen, span) in IN_PARTS:
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
@@ -168,7 +168,7 @@ def for_layer(
   dropout: float,
   max_position: int | None,
 ) -> str:
-  """Return what a layer's choice is for `form_of`.
+  """Return a layer's choice of a form, for `form_of`.
 
   `auto` is AUTO_FUSED where kernels can be used, unless logits have terms beside the content: a
   kernel rounds these, and their gradients, to bfloat16. It is the definition where weights come

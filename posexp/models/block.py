@@ -225,7 +225,7 @@ class Block(nnx.Module):
     source: tuple | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Apply the block to x [B,Q,F], given what is `held` of it and of its context: [B,Q,F]."""
+    """Apply the block to x [B,Q,F], given the `held` arrays of it and of its context: [B,Q,F]."""
 
     def add(
       x: Array, norm: Norm | None, f: Callable[[Array], Array], after: Norm | None = None
@@ -302,7 +302,7 @@ def to_all_heads(
 def check_queries(
   encoding: Encoding, relation: Relation, size: Size, factor: logits.Factor | None
 ) -> None:
-  """Check that what is asked of queries and keys can be done to those of a relation.
+  """Check that the options of queries and keys suit a relation.
 
   Raises:
     ValueError: they are not made of hidden states, or have no logits, and are to be multiplied,

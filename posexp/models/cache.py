@@ -39,7 +39,7 @@ class Cache(struct.PyTreeNode):
     positions: Array,
     rolling: bool,
   ) -> Cache:
-    """Return an empty cache; `windows` and what makes `columns` are those of the layers."""
+    """Return an empty cache for layers with these `windows` and makers of `columns`."""
     # Separate buffers: a donated one may not appear twice.
     empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling, size.conv)
     heads, width = size.kv_heads, size.width_of_head
@@ -63,7 +63,7 @@ class Cache(struct.PyTreeNode):
     return self.rolling and within
 
   def wider(self, held: Array, new: Array, axis: int, window: int | None) -> Array:
-    """Return an array that a layer holds with that of new tokens, which come along `axis`."""
+    """Return an array of a layer with the new tokens' appended along `axis`."""
     if self.rolls(window):
       return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
     start = [self.length if each == axis else 0 for each in range(held.ndim)]
@@ -72,7 +72,7 @@ class Cache(struct.PyTreeNode):
   def added(
     self, i: int, new: tuple[Array, Array, Any], window: int | None, kept: Array | int
   ) -> tuple[tuple[Array, Array, Any], tuple[Array, Array, Any]]:
-    """Return what a layer holds with new tokens, and what is left of it if `kept` of them stay."""
+    """Return a layer's arrays with new tokens, and the part to keep if `kept` of these stay."""
     rolls = self.rolls(window)
 
     def left(x: Array, axis: int) -> Array:

@@ -46,7 +46,7 @@ def alone(x: Arrays, taps: Arrays) -> tuple[Array, ...]:
 
 
 def in_row(groups: Array | None, width: int) -> Mix:
-  """Return what convolves the tokens of a row that is all there.
+  """Return a function that convolves the tokens of whole rows.
 
   Tokens count if they are of the same group, int [1 or B,Q]; groups below 0 are of no token. Rows
   whose padding comes last need no groups: what a padded token reads is read by no other.
@@ -59,7 +59,7 @@ def in_row(groups: Array | None, width: int) -> Mix:
 
 
 def moved(x: Array, by: int) -> Array:
-  """Move x [B,Q,...] along a row by some tokens, back if it is below 0; what comes in is 0."""
+  """Shift x [B,Q,...] along a row by some tokens, back if the number is negative; zeros come in."""
   ends = jnp.pad(x, [(0, 0), (max(by, 0), max(-by, 0)), *[(0, 0)] * (x.ndim - 2)])
   return ends[:, max(-by, 0) :][:, : x.shape[1]]
 
@@ -93,7 +93,7 @@ convolved.defvjp(lambda *given: (convolved(*given), given), convolved_backward)
 
 
 def in_cache(cache: Cache, i: int, window: int | None, slots: Array) -> Mix:
-  """Return what convolves new tokens of a layer, whose cache has those before them.
+  """Return a function that convolves new tokens of a layer, whose cache has those before them.
 
   `slots` int [k−1,1 or B,Q] are where these stand, nearest first; −1 is nowhere.
   """

@@ -81,7 +81,7 @@ class Positions:
     return spaced(mask, self.reach)
 
   def of(self, mask: Array, rngs: Rngs | None) -> Array | None:
-    """Return the positions of `training` if there are `rngs`, else those of `evaluating`."""
+    """Return training positions if there are `rngs`, else evaluation positions."""
     return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 
   def limit(self, of_encoding: int | None) -> int | None:

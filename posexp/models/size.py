@@ -217,7 +217,7 @@ class Size:
 
 
 def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
-  """Return what is particular to each layer of a stack.
+  """Check the options of a stack, and return its layers.
 
   Raises:
     ValueError: the size does not suit the encoding or the kind of stack.

@@ -18,7 +18,7 @@ Maps = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 class Orthonormal(Linear):
-  """x Q + b, where Q is that of the kernel's QR factors: its columns are orthonormal."""
+  """x Q + b, where Q is the orthonormal factor of the kernel's QR decomposition."""
 
   def __init__(self, linear: Linear):
     self.kernel, self.bias = linear.kernel, linear.bias

@@ -314,7 +314,7 @@ class Stack(nnx.Module):
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:
-    """Add to a span what a layer shares, or the function that makes it: see `attention.ready`."""
+    """Add a layer's shared value, or the function that makes it, to a span."""
     form = "reference" if whole_only else self.blocks[layer].attention.form
     return attention.ready(span, self.shared_of(layer), form)
 
@@ -329,7 +329,7 @@ class Stack(nnx.Module):
     ]
 
   def shared_of(self, layer: int) -> Callable[[Span], object] | None:
-    """Return what a layer shares with others of its encoding: see `Encoding.shared`."""
+    """Return the function for the value that a layer shares: see `Encoding.shared`."""
     shared = self.shared
     return shared[self.kinds[layer].shared] if isinstance(shared, nnx.List) else shared
 

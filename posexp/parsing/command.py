@@ -41,7 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def parse(args: argparse.Namespace) -> None:
-  """Parse what was asked for, and print it window by window.
+  """Parse the given sentences, and print the trees window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be parsed cannot be read.

@@ -156,8 +156,8 @@ class Parsing(Task):
     return ("test",)
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Return the metrics of the test split, also by length, and those of right-branching trees and
-    of a PCFG; write the trees.
+    """Return the metrics of the test split, also by length, beside those of right-branching trees
+    and of a PCFG; write the trees.
     """
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]

@@ -62,7 +62,7 @@ class Tree:
 
 
 def paths(given: str | Sequence[str]) -> list[str]:
-  """Return files by their names or globs, those of a glob in order.
+  """Return the files of names or globs; those of one glob are in order.
 
   In a glob, a folder that there is by its very name is that one, be there brackets in it.
 
@@ -206,7 +206,7 @@ def of_chains(sentence: Tree, spans: Mapping[Span, str]) -> Tree:
 
 
 def ordered(counts: Counter) -> tuple[str, ...]:
-  """Sort what was counted by falling count, then by the alphabet."""
+  """Sort the keys of a count by falling count, then by the alphabet."""
   return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
 
 

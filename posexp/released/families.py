@@ -74,7 +74,7 @@ def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -
 
 
 def families() -> dict[str, Family]:
-  """Return all families by name, those of plugins among them."""
+  """Return all families by name, with those of plugins."""
   return joined(table("family", {}), FAMILIES)
 
 
@@ -143,7 +143,7 @@ class Asked:
     return None if self(key) is None else self.number(key)
 
   def said(self, entry: Any) -> Any:
-    """Return the value of an option: that of the config's key `entry`, or `entry` itself.
+    """Return the value of an option: `entry` itself, or the config's value of this key.
 
     Raises:
       UserError: the config has none of the values that posexp has.
@@ -163,7 +163,7 @@ class Asked:
     return given or self.said(sizes["d_model"]) / self.number(sizes["num_heads"])
 
   def read(self) -> tuple[Options, Layers | Options, Options]:
-    """Return the options of posexp's model, what its layers have of positions, and as an encoding.
+    """Return the options of posexp's model, the positions of its layers, and these as an encoding.
 
     Raises:
       UserError: the config has a key that posexp does not have, or a value of a wrong kind.
@@ -198,7 +198,7 @@ class Asked:
     return found
 
   def positions(self) -> Layers | Options:
-    """Return what layers have of positions, or the options of an encoding for all of them."""
+    """Return the positions of each layer, or the options of an encoding for all of them."""
     given = self.family.encoding
     if isinstance(given, Mapping):
       ((name, options),) = given.items()
@@ -269,7 +269,7 @@ def _share(ask: Asked, given: Any) -> Options:
 
 
 def by_layer(layers: Layers | Options) -> Options:
-  """Return the encoding of layers, as the config of a run has it; or that of all, as it is."""
+  """Return the encoding of layers, as in the config of a run: mixed by layer, or the one of all."""
   if isinstance(layers, dict):
     return layers
   if len({repr(each) for each in layers}) == 1 and layers[0][1] is None:
@@ -361,7 +361,7 @@ def modernbert(ask: Asked) -> Layers:
 
 
 def roberta(ask: Asked) -> Options:
-  """Return learned positions: a table whose rows begin after that of padding."""
+  """Return learned positions, whose table has a row for padding first."""
   first = ask("pad_token_id") + 1
   length = ask.number("max_position_embeddings") - first
   return {"encoding": "learned", "learned": {"length": length, "first": first}}

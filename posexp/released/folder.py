@@ -57,7 +57,7 @@ class Folder:
         self._file(file)
 
   def json(self, file: str) -> dict[str, Any]:
-    """Return what a JSON file of the folder holds.
+    """Return the content of a JSON file of the folder.
 
     Raises:
       UserError: the file is missing, or holds no JSON object.
@@ -279,7 +279,7 @@ def _short(error: Exception) -> str:
 
 
 def kind_of(folder: Folder, config: Mapping[str, Any], known: Collection[str], of: str) -> str:
-  """Return the `model_type` of a config; `of` says what is read of models.
+  """Return the `model_type` of a config; `of` names, in messages, what is read.
 
   Raises:
     UserError: it is none of those that are known.

@@ -16,7 +16,7 @@ VALUES = np.concatenate([MAGNITUDES, -MAGNITUDES])
 
 
 def shape_of(blocks: tuple[int, ...]) -> tuple[int, ...]:
-  """Return the shape of a tensor, (E, in, out), by that of its blocks; () if these are none."""
+  """Return the shape (E, in, out) of a tensor from that of its blocks; () if there are none."""
   if len(blocks) != 4 or blocks[-1] != BYTES:
     return ()
   return blocks[0], 2 * BYTES * blocks[2], blocks[1]

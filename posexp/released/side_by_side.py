@@ -82,7 +82,7 @@ def inspect(models: Sequence[str], out: Path, count: int | None) -> tuple[list, 
 
 
 def of_released(name: str, count: int | None) -> Shown:
-  """Return what is shown of a released model.
+  """Return the card and the figures of a released model.
 
   Raises:
     UserError: as `inspect`.
@@ -122,7 +122,7 @@ def of_released(name: str, count: int | None) -> Shown:
 
 
 def _about(found: Positions, layers: Sequence[Layer]) -> dict[str, str]:
-  """Return rows of the card that say what a model is and which positions its layers have."""
+  """Return rows of the card on a model and the positions of its layers."""
   model = Size(**{key: value for key, value in found.model.items() if value is not None})
   kinds: dict[str, list[int]] = {}
   for number, layer in enumerate(layers):
@@ -161,7 +161,7 @@ def _turning(layers: Sequence[Layer], head_dim: int, causal: bool) -> dict[str, 
 
 
 def _temperature(layers: Sequence[Layer]) -> dict[str, str]:
-  """Return by what a scaling multiplies logits, where it does."""
+  """Return the factor by which a scaling multiplies logits, if it does."""
   found = {layer.encoding.radius for layer in layers if isinstance(layer.encoding, RoPE)} - {1.0}
   texts = [f"{each:.6g} on queries and keys, {each**2:.6g} on logits" for each in sorted(found)]
   return {"temperature": "; ".join(texts)} if texts else {}
@@ -174,7 +174,7 @@ def _by_bucket(encoding: T5, table: np.ndarray, causal: bool, length: int) -> Li
 
 
 def of_run(path: Path, count: int | None) -> Shown:
-  """Return what is shown of a trained run.
+  """Return the card and the figures of a trained run.
 
   Raises:
     UserError: it cannot be opened, or it is no Transformer.

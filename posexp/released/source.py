@@ -51,7 +51,7 @@ class HuggingFace(Source):
     return Released.open(self.name)
 
   def record(self) -> dict[str, str]:
-    """Return what a run keeps, by which it knows all weights, the config and the tokens again."""
+    """Return a run's record of the model, which knows its weights, config and tokens again."""
     digest = self.released.digest()
     path = Path(self.name.removeprefix(PREFIX)).expanduser()
     where = f"{PREFIX}{path.resolve()}" if path.is_dir() else self.name
@@ -226,7 +226,7 @@ def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Opti
 
 
 def _turned(released: Released, turn: Options, given: Options) -> Options:
-  """Return other options of RoPE; a scaling has none of those of the one that it replaces."""
+  """Return RoPE's options with others; a new scaling drops the options of the old one."""
   scaling = SCALINGS.get(given.get("scaling", ""))
   if "scaling" in given:
     gone = {"factor", "attention_factor"}.union(*(x.needs + x.takes for x in SCALINGS.values()))

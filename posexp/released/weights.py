@@ -286,7 +286,7 @@ def _check_sizes(folder: Folder, asked: Asked, files: Mapping[str, str], words: 
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:
-  """Return the name of each tensor in a folder, by what is left of it without prefixes."""
+  """Return the name of each tensor in a folder, by its name without prefixes."""
   heads = tuple(
     each[1:].partition(".")[0] + "." for each in family.names.values() if each[:1] == "^"
   )

@@ -68,7 +68,7 @@ class Standing(NamedTuple):
 
 
 def standing(a: Sequence[float], b: Sequence[float], level: float) -> Standing:
-  """Return what all looks at the first seeds, the first two, … of two groups say together.
+  """Return the joint result of all looks: at the first seeds, the first two, …, of two groups.
 
   Intervals of a look hold with all others, so the truth is in each of them.
   """

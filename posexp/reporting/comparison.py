@@ -211,7 +211,7 @@ def report(result: Result) -> Iterator[str]:
 
 
 def method(result: Result) -> str:
-  """Return how the numbers come about, and what they do not say."""
+  """Return how the numbers come about, and what does not follow from them."""
   items = result["items"]
   text = f"Intervals of 95 % and p: paired bootstrap over {items}"
   for name, found in result["metrics"].items():

@@ -201,7 +201,7 @@ REACH = (
 
 
 def says(charts: Sequence[Chart], results: Results) -> str:
-  """Return what to see in the charts of a figure."""
+  """Return sentences on the charts of a figure."""
   return " ".join(part for chart in charts for part in _said(chart, results))
 
 

@@ -81,7 +81,7 @@ def _read(name: str) -> str:
 
 
 def _several(tasks: Sequence[Results], drawn: Drawn) -> Iterator[str]:
-  """Yield what several tasks share: a table of all, and how far groups reach."""
+  """Yield the sections on several tasks: a table of all, and how far groups reach."""
   if len(tasks) > 1:
     table = paper.table(tasks)
     shown = _table(table.marked(*BOLD), "groups")
@@ -162,7 +162,7 @@ def _figure(figure: Figure, numbers: Sequence[int]) -> str:
 
 
 def _explorer(numbers: Sequence[int]) -> str:
-  """Return a figure in which a reader chooses a score, and what it is drawn against."""
+  """Return a figure in which a reader chooses a score, and the axis that it is drawn against."""
   if not numbers:
     return ""
   lists = "<label>score <select></select></label> <label>against <select></select></label>"

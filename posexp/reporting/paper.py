@@ -29,7 +29,7 @@ WIDE_LETTERS = " and, for letters such as Chinese, XeLaTeX or LuaLaTeX with \\us
 
 
 class Paper(NamedTuple):
-  """A table and what stands above it."""
+  """A table with its caption."""
 
   cells: Table
   best: set[tuple[int, int]]  # the row and the column of the best of each task

@@ -81,8 +81,9 @@ class Results:
 
   @functools.cached_property
   def unequal(self) -> list[str]:
-    """What groups with a mean differ in beyond what is compared: options of the task, the model and
-    the training that are not in `by`; options of `uncrossed`; and "seeds"."""
+    """The options, not in `by`, in which groups with a mean differ: of task, model and training; of
+    `uncrossed`; and "seeds".
+    """
     runs = [run for group in self.ranked for run in group.repeats.values()]
     found = [
       key
@@ -151,7 +152,7 @@ class Results:
     return found.detectable(LEVEL / len(self.tested)) if found and found.error else None
 
   def of_learned(self, group: Group) -> Estimate:
-    """Return the estimate of a group by those of its seeds that have learned the task."""
+    """Return the estimate of a group from its seeds that have learned the task."""
     scored = [run.score(self.score.key) for run in group.learned(self.score)]
     return estimate(scored, self.score.most)
 
@@ -355,7 +356,7 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
 
 
 def costs(run: Run) -> dict[str, float | None]:
-  """Return what a run cost, by heading; tokens/s is the median over training."""
+  """Return the costs of a run, by heading; tokens/s is the median over training."""
   found = {heading: run.score(key) for heading, key in COSTS.items()}
   if found["tokens/s"] is None:  # as in summaries of earlier versions
     rates = [row[RATE] for row in run.history if _finite(row.get(RATE))]

@@ -88,7 +88,7 @@ def learned(group: Group, results: Results) -> str:
 
 
 def _asked(results: Results) -> str:
-  """Say what a run must have reached to have learned its task."""
+  """Say which score a run must reach to have learned its task."""
   split = results.score.split
   gates = (run.summary["gates"][split] for run in results.runs if run.learned(split) is not None)
   gate = next(gates)
@@ -137,8 +137,9 @@ def _difference(group: Group, results: Results) -> str:
 
 
 def order(results: Results) -> str:
-  """Return whether order matters for these data: how the other groups compare with that of no
-  positions, which an encoder reads in no order. "" if no group, or a decoder, is without them.
+  """Return whether order matters for these data: how other groups compare with the one without
+  positions, to which an encoder's texts have no order. "" if no group is without them, or it is a
+  decoder's.
   """
   groups = {each.label: each for each in results.ranked}
   blind, best = groups.get("none"), results.ranked[0]
@@ -209,7 +210,7 @@ def missing(results: Results, what: str) -> str:
 
 
 def notes(results: Results) -> Iterator[str]:
-  """Yield what a reader of the numbers must know: what is missing, mixed, or not alike."""
+  """Yield notes on numbers that are missing, mixed, or not alike."""
   base = results.baseline
   if said := training(results):
     yield said

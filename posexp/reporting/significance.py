@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
 
   @property
   def ends(self) -> np.ndarray:
-    """The mean and both ends of the interval, float [3]; NaN for what there is not."""
+    """The mean and both ends of the interval, float [3]; NaN for missing ones."""
     return np.array([self.mean, self.low, self.high], float)
 
 

@@ -170,8 +170,9 @@ def _map(chart: Chart) -> Spec:
 
 
 def _ends_of_colors(chart: Chart, rows: Sequence[Spec]) -> dict[str, tuple[float, float]]:
-  """Return the values of the first and the last color for each column: all shares, or else what
-  there is; in columns of several tasks from 0 to the longest length that the task tests."""
+  """Return the values of the first and the last color for each column: 0 and 100 % for shares, else
+  the least and the greatest; in columns of several tasks 0 and the longest tested length.
+  """
   if chart.kind == "tasks":
     longest: dict[str, float] = {}
     for point in chart.points:
@@ -256,7 +257,7 @@ def _marks(chart: Chart, count: int, x: Spec, y: Spec, looks: Sequence[Spec]) ->
 
 
 def _behind(chart: Chart, x: Spec, y: Spec, level: float | None) -> list[Spec]:
-  """Return what stands behind lines: the lengths of training, the baseline, and chance."""
+  """Return the marks behind lines: the lengths of training, the baseline, and chance."""
   layers = []
   if chart.trained and chart.kind in ("curves", "contexts"):
     start = {key: value for key, value in x.items() if key != "field"}

@@ -55,7 +55,7 @@ def _score_row(group: Group, results: Results) -> list[str]:
 
 
 def cost_table(results: Results) -> Table:
-  """Return what the groups cost, as far as anything is known."""
+  """Return a table of the groups' costs, as far as they are known."""
   groups = [group for group in results.groups if group.costs]
   names = list(dict.fromkeys(name for group in groups for name in group.costs))
 

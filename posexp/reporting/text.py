@@ -71,8 +71,8 @@ def wrapped(text: str, first: str = "") -> str:
 
 
 def tabulated(table: Table, style: str, align: str = "right") -> str:
-  """Return a table in one of tabulate's styles; what its language needs quoted is quoted, by
-  tabulate or here. The first column is aligned to the left.
+  """Return a table in one of tabulate's styles, quoted for its language by tabulate or here. The
+  first column is aligned to the left.
   """
   quoted = markdown if style == "pipe" else str
   heads, *rows = ([quoted(short(cell, CELL)) for cell in row] for row in (table[0], *table[1]))

@@ -29,7 +29,7 @@ def labeled(tuned: Sequence[Tuning]) -> list[Tuning]:
 
 
 def tracks(runs: Sequence[Run], tuned: Sequence[Tuning]) -> list[Run]:
-  """Return the runs that are no trials, those of tuned groups as results of two tasks.
+  """Return the runs that are no trials; those of tuned groups count as results of two tasks.
 
   The runs with fixed options are of the task "mr (fixed)". Those with the options of the best trial
   are of "mr (tuned)", without the options that were tuned: each group has its own there. A run may
@@ -51,7 +51,7 @@ def tracks(runs: Sequence[Run], tuned: Sequence[Tuning]) -> list[Run]:
 
 
 def tuned_table(task: str, tuned: Sequence[Tuning], results: Sequence[Results]) -> Table:
-  """Return a row for each tuned group of a task: what was chosen, and the results with fixed and
+  """Return a row for each tuned group of a task: the chosen options, and the results with fixed and
   with tuned options.
   """
   sides = {side.task.removeprefix(f"{task} ").strip("()"): side for side in results}
@@ -95,7 +95,7 @@ def _trial(run: Run, of: Score | None) -> str:
 
 
 def notes(tuned: Sequence[Tuning]) -> Iterator[str]:
-  """Yield what a reader of tuned results must know."""
+  """Yield notes on tuned results."""
   at_edges: dict[str, list[str]] = {}
   for tuning in tuned:
     if tuning.edges:
@@ -123,7 +123,7 @@ def notes(tuned: Sequence[Tuning]) -> Iterator[str]:
 
 
 def sections(tuned: Sequence[Tuning], results: Sequence[Results]) -> list[Section]:
-  """Return what a report says of each task that was tuned, with every trial."""
+  """Return the sections of a report on each tuned task, with every trial."""
   made = []
   for task in dict.fromkeys(tuning.task for tuning in tuned):
     own = [tuning for tuning in tuned if tuning.task == task]
@@ -133,7 +133,7 @@ def sections(tuned: Sequence[Tuning], results: Sequence[Results]) -> list[Sectio
 
 
 def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
-  """Return what is known of each group of finished runs, by its folder: how it compares with the
+  """Return the verdict on each group of finished runs, by its folder: how it compares with the
   baseline, or "" where more seeds are needed. The baseline is open as long as another group is.
   """
   runs = read_runs(folders, trials=True)[0]
@@ -170,7 +170,7 @@ def of_sweep(folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _told(results: Results) -> Iterator[str]:
-  """Yield what a sweep that ends by itself has found out, in sentences and in a picture."""
+  """Yield the findings of a sweep that ends by itself, in sentences and in a picture."""
   from posexp.reporting import figures  # slow to import
 
   order = sentences.order(results)

@@ -35,8 +35,8 @@ def sentence(plan: Plan) -> str:
 
 
 def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
-  """Return what a report says of sweeps under way in some folders, and of the runs that have begun,
-  with their scores so far; nothing where no sweep has left runs.
+  """Return the sections of a report on sweeps under way in some folders, and on the runs that have
+  begun, with their scores so far; none if no sweep has left runs.
   """
   if not (said := [*map(sentence, plans(paths))]):
     return []

@@ -75,7 +75,7 @@ def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) 
 
 
 def signature(tokenize: str, references: Sequence[str]) -> str:
-  """Return what to quote beside a BLEU score: the version of sacrebleu and all its choices."""
+  """Return the signature of a BLEU score: the version of sacrebleu and all its choices."""
   metric = bleu(tokenize)
   metric.corpus_score(references, [references])
   return str(metric.get_signature())
@@ -97,9 +97,7 @@ def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
 def of_parts(
   parts: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
-  """Return what `corpus` gives for each part, as "bleu/<part>", and its size as
-  "examples/<part>".
-  """
+  """Return each part's `corpus` score, as "bleu/<part>", and its size, as "examples/<part>"."""
   found: dict[str, float] = {}
   for part, rows in parts.items():
     one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)

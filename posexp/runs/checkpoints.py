@@ -155,13 +155,13 @@ class Checkpoints:
     return [each.step in kept for each in checkpoints]
 
   def wait(self) -> None:
-    """Return when what was saved is on disk; UserError if it could not be written."""
+    """Wait until the saved state is on disk; UserError if it could not be written."""
     if "_manager" in vars(self):
       with self._explained(WRITING, self._saving):
         self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Wait, and release what Orbax holds."""
+    """Wait for what is being saved, and close Orbax."""
     self.wait()
     if manager := vars(self).pop("_manager", None):
       with self._explained(WRITING, self._saving):
@@ -291,7 +291,7 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def difference(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-  """Return the first difference between the arrays of a checkpoint and those of a model, in words.
+  """Return the first difference between the arrays of a checkpoint and of a model, in words.
 
   Both have shapes by path. The parameters come first; without a difference, None is returned.
   """

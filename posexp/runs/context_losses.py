@@ -63,8 +63,8 @@ def slope(loss: Mapping[int, float]) -> float:
 
 
 def holds_to(loss: Mapping[int, float]) -> float:
-  """Return the context, beyond that of the lowest loss, at which losses by context, in ascending
-  order, exceed the lowest by EXCESS; the longest context if they never do.
+  """Return the first context, after the best one, at which losses by context exceed the lowest by
+  EXCESS; the longest context if they never do.
 
   Between two contexts, the loss is a line over the logarithm of the context.
   """

@@ -240,7 +240,7 @@ def seal(folder: Path, summary: str) -> None:
 
 
 def is_sealed(folder: Path, name: str, data: bytes) -> bool | None:
-  """Return whether a file's content is what the run has written; None if it was never sealed."""
+  """Return whether a file's content is as the run wrote it; None if it was never sealed."""
   lines = (reading.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
   known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
   return known[name] == hashlib.sha256(data).hexdigest() if name in known else None

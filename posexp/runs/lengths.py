@@ -61,7 +61,7 @@ def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def with_extrapolation(runs: Sequence[Run]) -> list[Run]:
-  """Add what older runs do not say of how far they extrapolate to their summaries."""
+  """Add to summaries of older runs how far these extrapolate."""
   return [
     dataclasses.replace(run, summary=extrapolation(run.summary) | run.summary)
     if run.summary is not None and "beyond/area" not in run.summary

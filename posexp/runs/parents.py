@@ -16,7 +16,7 @@ from posexp.runs.run import Broken, Run, read_config, read_run
 
 
 def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run]:
-  """Return a config whose `init` is a path with what config.yaml has of it, and the parent.
+  """Return a config with its path `init` replaced by the record for config.yaml; and the parent.
 
       init:
         path: /home/ann/runs/mr/rope/437f7d2f65d9    as it was named
@@ -67,7 +67,7 @@ def is_command(init: str) -> bool:
 
 
 def path_of(config: Mapping[str, Any]) -> Path:
-  """Return the folder of the run from which that of a resolved config starts."""
+  """Return the folder of the run from which a run with a resolved config starts."""
   init = config["init"]
   return Path(init["path"]) / ("" if "/seed=" in init["run"] else f"seed={config['seed']}")
 

@@ -135,8 +135,8 @@ class Run:
     return float(value) if reading.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Return whether the run has learned what its task asks for at the lengths of training, without
-    which scores of a split say little; None if nothing is asked for.
+    """Return whether the run has learned its task at the lengths of training, without which scores
+    of a split say little; None if the task has no such gate.
     """
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
@@ -312,7 +312,7 @@ def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_result(item: tuple[str, Any]) -> bool:
-  """Return whether a summary may hold this: a number for each metric, and what a task declares."""
+  """Return whether a summary may hold this: a number for each metric, and a task's declarations."""
   key, value = item
   if key == "headline":
     return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -87,7 +87,7 @@ class Trained(NamedTuple):
     return "; ".join(parts)
 
   def lacking(self) -> str:
-    """Return what is wrong with the training, and how to mend it; "" if nothing is."""
+    """Return the fault of the training, and how to mend it; "" if there is none."""
     found = ["loss at chance"] * self.at_chance + ["warmup not over"] * self.rising
     found += ["still improving"] * self.improving
     said = f"{counted(self.steps, 'step')}, {', '.join(found)}; add {self.more()}"

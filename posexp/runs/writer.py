@@ -252,7 +252,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _journal(file: Path) -> Iterator[None]:
-  """Copy what posexp logs into a file, and the exception that ends the run, if one does."""
+  """Copy the log of posexp into a file, with the exception that ends the run, if one does."""
   handler = logging.StreamHandler(storage.appending(file))
   handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
   log = logging.getLogger("posexp")

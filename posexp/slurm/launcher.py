@@ -161,7 +161,7 @@ class Slurm(Launcher):
 
 
 def _news(jobs: dict[Member, Job], gone: dict[Member, int], told: set[str]) -> Iterator[Report]:
-  """Yield what has changed of the runs, and drop the jobs that have ended.
+  """Yield the changes of the runs' states, and drop the jobs that have ended.
 
   Why Slurm lets jobs wait is said once for all of them; `told` has what has been said.
 
@@ -239,8 +239,8 @@ def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
 
 
 def _was_killed(job: Job, file: Path) -> bool:
-  """Return whether a job took more memory than it has: of its steps, of which one may have failed
-  so, Slurm speaks in what the job says and in the accounting.
+  """Return whether a job took more memory than it has. One of its steps may have failed so, which
+  Slurm says in the job's output and in the accounting.
   """
   with contextlib.suppress(OSError), file.open("rb") as said:
     said.seek(max(file.stat().st_size - TAIL, 0))
@@ -334,7 +334,7 @@ def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
 
 
 def _asked(*command: str, **given: Any) -> str:
-  """Return what a command of Slurm's prints; UserError with its last line if it fails."""
+  """Return the output of a command of Slurm; UserError with its last line if it fails."""
   given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | given
   try:
     done = subprocess.run(command, **given)

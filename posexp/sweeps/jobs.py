@@ -154,7 +154,7 @@ def _config(job: Mapping[str, str]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _composed(lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
-  """Return a config, and an empty dictionary for what it is once it has been resolved."""
+  """Return a config, and an empty dictionary for its resolved form."""
   with explained(read(lines)):
     return compose(lines), {}
 

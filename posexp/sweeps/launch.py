@@ -110,7 +110,7 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
 
 
 def _of_source(typed: list[Override]) -> list[Override]:
-  """Add what was typed to the options of the released model that runs start from, if they do."""
+  """Return the typed options behind those of a released model that runs start from, if any."""
   names = [o.value() for o in typed if o.key_or_group == "init" and ":" in o.input_line]
   if not names:
     return typed
@@ -192,7 +192,7 @@ def _trained_by(run: Run) -> str:
 
 
 def _differences(run: Run, words: Sequence[str]) -> Iterator[str]:
-  """Yield notes on what of a run these overrides cannot reproduce."""
+  """Yield notes on differences between a run and what these overrides train."""
   from posexp.training.costs import versions
   from posexp.training.setup import Setup
 

@@ -84,7 +84,7 @@ def trainer_for(
 
 
 def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -> Iterator[Report]:
-  """Train the runs one after another in this process, which prints what the first one says.
+  """Train the runs one after another in this process; print the output of the first one.
 
   `before` counts the runs that it has trained. What the others say is in their train.log, and
   warnings are printed, too.
@@ -114,7 +114,7 @@ def _quiet() -> Iterator[None]:
 
 
 def carry_out(sweep: Sweep, trainer: Trainer, live: bool, rounds: Rounds | None = None) -> None:
-  """Train the runs of a sweep, and say what becomes of each, as `supervise` does."""
+  """Train the runs of a sweep, and report each change of state, as `supervise` does."""
   live = live and sys.stdout.isatty() and status.terminal()
   if not live:
     log.info("%s", sweep.heading())
@@ -148,7 +148,7 @@ def _turns(sweep: Sweep, rounds: Rounds | None) -> Iterator[list[Member]]:
 def supervise(
   sweep: Sweep, trainer: Trainer, live: bool, means: Means, rounds: Rounds | None = None
 ) -> bool:
-  """Train the runs of a sweep that have not finished; say what becomes of them, and their means.
+  """Train the unfinished runs of a sweep; report each change of state, and the means at the end.
 
   Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
   terminal shows the table of states below what is said. `means` yields the lines at the end, from

@@ -50,7 +50,7 @@ class Member:
 
   @property
   def is_ready(self) -> bool:
-    """Whether its options are known: those of a tuned run are, once its trials have ended."""
+    """Whether its options are known; a tuned run's are, once its trials have ended."""
     return self.fixed is None or self.path != Path()
 
   @property
@@ -155,7 +155,7 @@ def _outcome(member: Member) -> str:
 
 
 class Sweep:
-  """The runs of a sweep, and what is said of them while they are trained."""
+  """The runs of a sweep, and the messages about them while they are trained."""
 
   def __init__(self, members: Sequence[Member]):
     self.members = members
@@ -181,8 +181,8 @@ class Sweep:
     return "; ".join(member.options for member in self.in_state(state))
 
   def added(self) -> list[str]:
-    """Return a note if seeds are added to groups that are finished: whoever adds them because of
-    what the others have shown has no right to intervals of a fixed number of seeds.
+    """Return a note if seeds are added to finished groups: if they are added because of the other
+    seeds' results, intervals of a fixed number of seeds do not hold.
     """
     place = Path(self.members[0].config["runs"])
     counts = {DONE: Counter(), WAITING: Counter()}

@@ -230,7 +230,7 @@ def ready(sweep: Sweep) -> list[Member]:
 
 
 def plan(members: Sequence[Member]) -> Iterator[str]:
-  """Yield the lines that say, before any work, what a sweep is going to train if it tunes."""
+  """Yield the lines on the runs of a tuned sweep, before any work."""
   runs = [each for each in members if each.duplicate_of is None and not each.unsuited]
   groups: dict[str, list[Member]] = {}
   for each in runs:

@@ -72,7 +72,7 @@ class Rounds:
     self.begun, self.done, self.ended = time.monotonic(), len(sweep.in_state(DONE)), ""
 
   def plan(self) -> str:
-    """Return the line that says, before any work, with what it begins and what it costs at most."""
+    """Return the line on the first runs and the greatest cost of the sweep, before any work."""
     first = sum(len(group[:FIRST]) for group in self.groups.values())
     whole = sum(map(len, self.groups.values()))
     most = f"at most {counted(whole, 'run')}"
@@ -135,7 +135,7 @@ class Rounds:
     return Counter(each.group for each in runs if each.state != LATER)
 
   def conclusion(self) -> str:
-    """Return the line that says, at the end, why it ended and what was saved."""
+    """Return the line on the end of the sweep: why it ended, and how many runs it saved."""
     seeds, whole = self.trained, sum(map(len, self.groups.values()))
     text = f"until     told: {self.ended}; seeds: "
     text += ", ".join(f"{name} {count}" for name, count in seeds.items())

@@ -30,7 +30,7 @@ TASKS = {
 
 
 def tasks() -> dict[str, type[Task]]:
-  """Return all tasks by name: these, those of other rooms of the package, and plugins."""
+  """Return all tasks by name: built-in ones, those of other rooms of the package, and plugins."""
   return plugins.table("task", TASKS)
 
 

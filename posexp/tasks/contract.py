@@ -127,7 +127,8 @@ class Snapshot(Protocol):
   def predict(
     self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
   ) -> Outputs:
-    """Return what `Model.predict` gives for all examples, in the order of the data, and `index`.
+    """Return the outputs of `Model.predict` for all examples, in the order of the data, and
+    `index`.
 
     Raises:
       UserError: a number of it is not finite; the message names the `split`.
@@ -224,7 +225,7 @@ class Task(Protocol):
     return None
 
   def settled(self) -> Task:
-    """Return the task with what its data decide in place of options that are `auto`.
+    """Return the task with its `auto` options decided by its data.
 
     It is asked before the run has a folder, and must take no time to speak of.
     """
@@ -236,14 +237,14 @@ class Task(Protocol):
   def kept_model(
     self, folder: Path, encoding: Encoding, size: AnySize, positions: Positions
   ) -> ModelSpec:
-    """Return the model of a run from what `prepare` wrote to its folder, without its data.
+    """Return the model of a run from the files of `prepare` in its folder, without its data.
 
     Raises:
       UserError: a file of the folder is missing or another run's.
     """
 
   def prepare(self, folder: Path) -> Data:
-    """Prepare the data; write what belongs to the run, such as its tokenizer, to its folder.
+    """Prepare the data; write the run's own files, such as its tokenizer, to its folder.
 
     Raises:
       UserError: data are missing, broken or useless.
@@ -257,7 +258,7 @@ class Task(Protocol):
     return self.answers(data, split, found)
 
   def answers(self, data: Any, split: str, found: Outputs) -> Outputs:
-    """Return what `predict` promises, from the model's outputs for all examples of a split."""
+    """Return the predictions that `predict` promises, from the model's outputs for a split."""
     return found
 
   def scores(self, found: Outputs) -> dict[str, float]:

@@ -38,7 +38,7 @@ BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of eac
 
 
 class Answering(Task):
-  """A model writes the answer to an input, and what counts is whether all of it is right.
+  """A model writes the answer to an input, and only an answer without mistakes counts.
 
   The split `beyond`, where there is one, holds what training does not reach, such as longer ones.
   """

@@ -100,7 +100,7 @@ class TextData(Data):
     return stream.steps(batch_size)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Return the next segment of every lane, with what `Stream.batch` says."""
+    """Return the next segment of every lane, with the arrays of `Stream.batch`."""
     self.steps_per_epoch(batch_size)
     return self.streams["train"].training(batch_size, seed=seed, start=start)
 
@@ -201,7 +201,7 @@ class LanguageModeling(sources.Sourced, Task):
     }
 
   def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """Return the metrics of a split; of validation, those of its first `validation_tokens`."""
+    """Return the metrics of a split; on validation, of its first `validation_tokens`."""
     most = None
     if split == "validation" and self.validation_tokens:
       most = -(-self.validation_tokens // self.segment)
@@ -253,7 +253,7 @@ class LanguageModeling(sources.Sourced, Task):
     return found.scores(self.segment) | cost
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the best checkpoint on both splits, and what needs no training by gradients."""
+    """Yield rows for the best checkpoint on both splits, and for the n-gram and bz2."""
     rows = [*result_rows(self.metrics, summary, EVALUATED, SHOWN)]
     metric = metric_of(self.metrics, "bits_per_byte")
     for name, title in FLOORS.items():
@@ -301,8 +301,8 @@ def spelled(data: TextData, rows: Iterable[np.ndarray]) -> Iterator[str]:
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-  """Yield beginnings of documents of the test split, or of parts of it where documents are few, and
-  what the model draws after them.
+  """Yield beginnings of test documents, or of their parts where documents are few, with the text
+  that the model draws after each.
 
   The text that is drawn is a function of the weights, as with the defaults of `posexp.generate`.
   """

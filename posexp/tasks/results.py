@@ -97,7 +97,7 @@ def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def perplexity(nats: float) -> float:
-  """Return the perplexity of a loss per token; at most that of 700 nats."""
+  """Return the perplexity of a loss per token, which is capped at 700 nats."""
   return math.exp(min(nats, 700))  # a float64 holds hardly more
 
 

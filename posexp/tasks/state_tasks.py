@@ -57,7 +57,7 @@ def products_of(group: str) -> np.ndarray:
 
 @functools.cache
 def guessed(group: str) -> np.ndarray:
-  """Return whether the likeliest product of its bag is that of a prefix, bool [40,1000].
+  """Return whether the likeliest product of each prefix's bag is right, bool [40,1000].
 
   The prefixes are those of 1,000 words that are drawn, and each one's likeliest product is that of
   100 orders.

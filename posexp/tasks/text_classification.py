@@ -32,7 +32,7 @@ SHOWN = 4  # rows that a note names
 
 
 class Classification(Task):
-  """A task of a classifier, which is measured here; subclasses say what is classified."""
+  """A classification task with its measurements; subclasses define the classes."""
 
   score: ClassVar[str] = "validation/accuracy"
   headline: ClassVar[tuple[str, ...]] = ("test/accuracy", "test/macro_f1")
@@ -139,7 +139,7 @@ class LabeledTexts(Classification):
     return _prepared(task, digest, text)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Return the metrics of the test split, and those of a bag of words on validation and test."""
+    """Return the metrics of the test split, with a bag of words on validation and test."""
     summary = super().conclude(data, snapshot, folder)
     parted = writing.parts_words(text for text, _ in data.rows["train"])
     floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
@@ -277,9 +277,7 @@ def _trained(task: LabeledTexts, digest: str | None) -> str:
 def _fitting(
   task: LabeledTexts, rows: dict[str, Rows], size: int, ids: list[np.ndarray]
 ) -> list[str]:
-  """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are those of
-  validation.
-  """
+  """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are of validation."""
   if task.tokenizer == "given":
     return []
   if task.tokenizer == "bpe":

@@ -148,7 +148,7 @@ class Translation(Task):
     return scores | {"perplexity": perplexity(scores["loss"])}
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """Return the metrics of a split, and those of greedy translations of some of its pairs."""
+    """Return the metrics of a split, with those of greedy translations of some of its pairs."""
     rows, references = self._followed(data, split)
     greedy = dataclasses.replace(self.search, beam=1)
     hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)

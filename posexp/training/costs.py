@@ -133,8 +133,8 @@ def versions() -> str:
 
 
 def machine() -> dict[str, Any]:
-  """Return the facts of a summary that say what trains a run: the processor, by its name or else
-  its architecture, and the versions.
+  """Return a summary's facts on the machine: the processor, by its name or else its architecture,
+  and the versions.
   """
   try:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

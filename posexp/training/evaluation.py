@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
   def predict(
     self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
   ) -> Outputs:
-    """Return what the model predicts for every example, in the order of the data, [N] or [N,...].
+    """Return the model's prediction for every example, in the order of the data, [N] or [N,...].
 
     `term_scale` says how much of each term of its relations it keeps, as in `Stack`; `split` is the
     name of the examples in an error.
@@ -109,7 +109,7 @@ class Snapshot(NamedTuple):
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
-  """Return the results of batches without those of padding, in the order of the data.
+  """Return the results of batches without padding, in the order of the data.
 
   Rows that are narrower than those of other batches are filled up with 0.
   """

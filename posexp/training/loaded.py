@@ -136,8 +136,8 @@ class Loaded(nnx.Module):
 
 
 def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = True) -> Array:
-  """Return whole numbers; raise ValueError unless those of `real` slots are from `least` below
-  `end`.
+  """Return numbers as integers; raise ValueError unless those of `real` slots are from `least`
+  below `end`.
   """
   if isinstance(given, jax.core.Tracer):
     return given

@@ -333,5 +333,5 @@ class Rhythm(NamedTuple):
     return step % self.log_every == 0 or self.evaluates(step)
 
   def rows(self, until: int) -> dict[int, bool]:
-    """Return the steps up to one that have a row, and whether it is that of an evaluation."""
+    """Return the steps with a row of metrics, up to one, and whether each is evaluated."""
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}

@@ -285,7 +285,7 @@ class StopRequests:
       self.__exit__()
 
   def asked(self) -> int:
-    """Return what to do after this step, the same in all processes; call it once per step.
+    """Return the request to obey after this step, equal in all processes; call it once per step.
 
     That is SAVE, STOP or 0, which is nothing; of several processes, what any was asked `LATE` steps
     ago. A signal may come between any two lines, so keep the answer for the rest of the step.

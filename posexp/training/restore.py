@@ -44,7 +44,7 @@ OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which
 
 
 class TrainedModel(NamedTuple):
-  """The model of a run, with what is needed to measure it or to look into it."""
+  """The model of a run, with all that measuring it needs."""
 
   run: Run
   setup: Setup

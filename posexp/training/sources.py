@@ -25,8 +25,8 @@ class Source:
     self.name = name
 
   def record(self) -> dict[str, str]:
-    """Return what a run's config keeps: the `path` by which the model is found again, with the
-    prefix; `run`, a short name for the run's digest; and `results`, a digest of all weights.
+    """Return the record for a run's config: the `path` to find the model again, with the prefix;
+    `run`, a short name for the run's digest; and `results`, a digest of all weights.
     """
     raise NotImplementedError
 

@@ -119,7 +119,7 @@ def _say(steps: int, step: float, *parts: str) -> None:
 
 
 def _validated(task: Task, row: Mapping[str, float]) -> list[str]:
-  """Return what an evaluation has found, in words, with a decimal fewer than the final table."""
+  """Return the scores of an evaluation in words, with a decimal fewer than the final table."""
   found = []
   for name in task.followed:
     if f"validation/{name}" in row:

@@ -54,7 +54,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def sync(args: argparse.Namespace) -> Counter[str]:
-  """Send what is new, with a line for each run, and a count at the end.
+  """Send new rows, with a line for each run, and a count at the end.
 
   Returns:
     How many runs were SENT, were THERE, and FAILED.
@@ -169,7 +169,7 @@ def _send_sessions(run: Run, url: str, settings: Mapping[str, Any]) -> str:
 
 
 def _wandb(words: Sequence[str | Path], **more: str) -> str:
-  """Run a command of W&B's; return what it says, or "" if that takes longer than SESSION.
+  """Run a command of W&B's; return its output, or "" if it takes longer than SESSION.
 
   Of W&B's variables it gets `more` and PASSED: others say of this process what a session knows.
   """
@@ -185,7 +185,7 @@ def _wandb(words: Sequence[str | Path], **more: str) -> str:
 
 
 def noted(folder: Path) -> dict[str, Any]:
-  """Return what is noted of a run in W&B; nothing if the note cannot be read."""
+  """Return the note on a run in W&B; nothing if it cannot be read."""
   try:
     return dict(reading.parse(reading.read(folder / NOTE) or b"{}"))
   except (UserError, ValueError, TypeError):

@@ -39,7 +39,7 @@ def next_step(folder: Path, run_id: str | None) -> int:
 
 
 def records(session: Path, kind: str) -> list[dict[str, Any]]:
-  """Return what W&B's reader finds of a kind in a session, up to the first damaged record."""
+  """Return the records of a kind in a session, up to the first damaged one."""
   argv = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(session)]
   lines = subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
   return [each[kind] for each in map(json.loads, lines) if each["type"] == kind]

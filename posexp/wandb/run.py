@@ -214,7 +214,7 @@ class WandbRun(TrackedRun):
       self.run.log(made)
 
   def close(self, status: int) -> None:
-    """Send what is left and close the run; note how much of it W&B has, and where."""
+    """Send the rest and close the run; note how much of it W&B has, and where."""
     self.run.finish(exit_code=status)
     server.heard.flush()
     place = {"entity": self.run.entity, "project": self.run.project, "offline": self.run.offline}
