@@ -27,9 +27,8 @@ from posexp.encodings.sinusoids import REACH
 
 
 def weights(case: Case) -> Iterator[Violation]:
-  """Check the attention weights: those of hidden keys are 0, none is negative, and those of a query
-  sum to 1. A relation may declare another sum by `sums_to_one`: at most 1, or, if it is None, any
-  sum, with negative weights.
+  """Check that hidden keys have no weight, that no weight is negative, and that those of a query
+  sum to 1. A relation may declare another sum by `sums_to_one`: at most 1, or, at None, any.
   """
   model, tokens = stack.__wrapped__(case), tokens_of(case)  # one of its own, which is watched
   seen, _ = watch(model)

@@ -299,7 +299,7 @@ def long_texts(case: Case) -> Iterator[Violation]:
 
 
 def gradients(case: Case) -> Iterator[Violation]:
-  """Check the gradient of every parameter against finite differences.
+  """Check that the gradient of every parameter equals finite differences.
 
   These say nothing where a function has a corner, so smooth functions stand in for ReLUs.
   """
