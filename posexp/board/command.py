@@ -22,7 +22,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.board.rows import Cell, Row
+  from posexp.board.standings import Standing
   from posexp.board.suite import Column, Suite
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "leaderboard" / "records"
@@ -110,6 +111,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   """Train rows, column by column, and write the file of each with the runs that have finished."""
   from posexp.board import rows, trust
   from posexp.board.standings import ANCHORS, of_folder, took
+  from posexp.board.suite import TRACKS
   from posexp.sweeps.sweep import FAILED
   from posexp.train import train
 
@@ -121,9 +123,11 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   columns = suite.chosen(args.columns or default)
   own = of_folder(args.out, suite) if until else []
   known = [*published, *own] if until else []
-  done = {(each.name, name) for each in known for name in suite.columns}
-  done -= {(each.name, name) for each in known for name in each.incomplete}
-  cells: Iterable[Cell] = _cells(args, suite, asked, columns, done)
+  done, whole = _done(known, suite, TRACKS[:1]), _done(known, suite, TRACKS)
+  pairs = [(row, column) for column in columns for row in asked]
+  first = [each for each in pairs if (each[0].name, each[1].name) not in done]
+  rest = [each for each in pairs if (each[0].name, each[1].name) in done - whole]
+  cells: Iterable[Cell] = _cells(args, suite, first)
   print(f"suite     {suite.name}: {counted(len(columns), 'column')}, {counted(len(asked), 'row')}")
   left: list[float] = []
   if until is None:
@@ -151,7 +155,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
-  sweep = rows.Remaining(cells, until, took(own))
+  sweep = rows.Remaining(cells, _cells(args, suite, rest), until, took(own))
   count = len(left) if until is None else rows.cores()
   try:
     rows.train_cells(sweep, count, how_of(args), train)
@@ -180,32 +184,32 @@ def _print_estimate(left: Sequence[float], before: float) -> None:
   )
 
 
+def _done(known: Sequence[Standing], suite: Suite, tracks: Sequence[str]) -> set[tuple[str, str]]:
+  """Return the rows and columns, by their names, that lack nothing in some tracks."""
+  found = [each for each in known if each.track in tracks]
+  every = {(each.name, name) for each in found for name in suite.columns}
+  return every - {(each.name, name) for each in found for name in each.incomplete}
+
+
 def _cells(
-  args: argparse.Namespace,
-  suite: Suite,
-  asked: Sequence[Row],
-  columns: Sequence[Column],
-  done: Collection[tuple[str, str]],
+  args: argparse.Namespace, suite: Suite, pairs: Sequence[tuple[Row, Column]]
 ) -> Iterator[Cell]:
-  """Yield the cells of rows that are not done, column by column, and say which there cannot be."""
+  """Yield the cells of rows and columns, and say which there cannot be."""
   from posexp.board import rows, trust
 
-  for column in columns:
-    is_checked = False
-    for row in asked:
-      if (row.name, column.name) in done:
-        continue
-      try:
-        with explained(args.overrides):
-          found = rows.Cell(row, suite, column, args.quick, place_of(args))
-      except Unsuited as error:
-        print(f"note      {row.name} has no cell in {column.name}: {error}")
-        continue
-      if found.left and not is_checked:
-        doing(f"making the test examples of {column.name}")
-        column.check_examples(trust.config_of(column, "none", 0))
-        is_checked = True
-      yield found
+  checked: set[str] = set()
+  for row, column in pairs:
+    try:
+      with explained(args.overrides):
+        found = rows.Cell(row, suite, column, args.quick, place_of(args))
+    except Unsuited as error:
+      print(f"note      {row.name} has no cell in {column.name}: {error}")
+      continue
+    if found.left and column.name not in checked:
+      doing(f"making the test examples of {column.name}")
+      column.check_examples(trust.config_of(column, "none", 0))
+      checked.add(column.name)
+    yield found
 
 
 def duration(text: str) -> float:

@@ -172,18 +172,19 @@ class Remaining(Sweep):
   """The runs that some cells still need, while there is time: all runs of the default track, cell
   by cell, and then the others.
 
-  Cells may be made one by one, when those before them have nothing to train. `took` are the seconds
-  that runs have taken before, by column and row.
+  Cells are made one by one, when those before them have nothing to train; those of `tuned` lack
+  runs of tuned tracks alone. `took` are the seconds of earlier runs, by column and row.
   """
 
   def __init__(
     self,
     cells: Iterable[Cell],
+    tuned: Iterable[Cell] = (),
     until: float | None = None,
     took: dict[str, dict[str, list[float]]] | None = None,
   ):
     self.cells: list[Cell] = []
-    self._more, self._until = iter(cells), until
+    self._more, self._until = {False: iter(cells), True: iter(tuned)}, until
     self._given: set[Member] = set()
     self._spent = 0.0  # seconds of the suite's, of runs that have ended
     self._began: dict[Member, float] = {}
@@ -206,8 +207,8 @@ class Remaining(Sweep):
         return
 
   def _next(self) -> Member | None:
-    for is_tuned in (False, True):
-      for cell in itertools.chain(self.cells, map(self._add, self._more)):
+    for is_tuned, more in self._more.items():
+      for cell in itertools.chain(self.cells, map(self._add, more)):
         if self.is_late:
           return None
         for each in cell.runs:
