@@ -124,10 +124,9 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   own = of_folder(args.out, suite) if until else []
   known = [*published, *own] if until else []
   done, whole = _done(known, suite, TRACKS[:1]), _done(known, suite, TRACKS)
-  pairs = [(row, column) for column in columns for row in asked]
-  first = [each for each in pairs if (each[0].name, each[1].name) not in done]
-  rest = [each for each in pairs if (each[0].name, each[1].name) in done - whole]
-  cells: Iterable[Cell] = _cells(args, suite, first)
+  pairs = {(row.name, column.name): (row, column) for column in columns for row in asked}
+  cells: Iterable[Cell] = _cells(args, suite, [pairs[key] for key in pairs if key not in done])
+  tuned = _cells(args, suite, [pairs[key] for key in pairs if key in done - whole])
   print(f"suite     {suite.name}: {counted(len(columns), 'column')}, {counted(len(asked), 'row')}")
   left: list[float] = []
   if until is None:
@@ -139,8 +138,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   compared = begins and bool(anchors) and not {row.name for row in asked} <= {*ANCHORS}
   calibrations = trust.calibrations(suite, published, columns) if compared else []
   if until is None:
-    before = trust.CHECK * len(checked) + sum(each.seconds for each in calibrations)
-    _print_estimate(left, before)
+    _print_estimate(left, trust.CHECK * len(checked) + sum(each.seconds for each in calibrations))
   if not suite.frozen:
     print("note      this suite is not frozen: once it is, its columns are others than these")
   empty = ",".join(name for name in suite.columns if filled and name not in filled)
@@ -155,10 +153,9 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     print(f"calibrate {said}", flush=True)
   if begins and not anchors:
     print("calibrate nothing: there is no published row of rope or none to compare with")
-  sweep = rows.Remaining(cells, _cells(args, suite, rest), until, took(own))
-  count = len(left) if until is None else rows.cores()
+  sweep = rows.Remaining(cells, tuned, until, took(own))
   try:
-    rows.train_cells(sweep, count, how_of(args), train)
+    rows.train_cells(sweep, rows.cores() if until else len(left), how_of(args), train)
   finally:
     for row in asked:
       file = args.out / f"{row.name}.parquet"
