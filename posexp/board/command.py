@@ -122,8 +122,8 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   default = [name for name in suite.columns if name in filled and until is None]
   columns = suite.chosen(args.columns or default)
   own = of_folder(args.out, suite) if until else []
-  known = [*published, *own] if until else []
-  done, whole = _done(known, suite, TRACKS[:1]), _done(known, suite, TRACKS)
+  known = (published, own) if until else ()
+  done, whole = (_done(known, suite, tracks) for tracks in (TRACKS[:1], TRACKS))
   pairs = {(row.name, column.name): (row, column) for column in columns for row in asked}
   cells: Iterable[Cell] = _cells(args, suite, [pairs[key] for key in pairs if key not in done])
   tuned = _cells(args, suite, [pairs[key] for key in pairs if key in done - whole])
@@ -181,11 +181,16 @@ def _print_estimate(left: Sequence[float], before: float) -> None:
   )
 
 
-def _done(known: Sequence[Standing], suite: Suite, tracks: Sequence[str]) -> set[tuple[str, str]]:
-  """Return the rows and columns, by their names, that lack nothing in some tracks."""
-  found = [each for each in known if each.track in tracks]
-  every = {(each.name, name) for each in found for name in suite.columns}
-  return every - {(each.name, name) for each in found for name in each.incomplete}
+def _done(
+  known: Iterable[Sequence[Standing]], suite: Suite, tracks: Sequence[str]
+) -> set[tuple[str, str]]:
+  """Return the rows and columns, by their names, that lack nothing in some tracks in a folder."""
+  done: set[tuple[str, str]] = set()
+  for folder in known:
+    found = [each for each in folder if each.track in tracks]
+    every = {(each.name, name) for each in found for name in suite.columns}
+    done |= every - {(each.name, name) for each in found for name in each.incomplete}
+  return done
 
 
 def _cells(

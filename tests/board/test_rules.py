@@ -195,6 +195,12 @@ def test_what_fits_the_time_is_trained_column_by_column_and_tuned_tracks_later(h
   assert len({str(each) for each in home.trained}) == len(home.trained)
   every = read_records(Path("out/rope.parquet"), trials=True)
   assert {run.task for run in every} == {"copy", "majority"}
+  Path("out").rename("whole")
+  typed("--for", "60m", "--columns", "majority")
+  before = len(home.trained)
+  Path("whole").rename("published")
+  typed("--for", "60m")
+  assert len(home.trained) == before  # what the files of this folder lack is published
 
 
 def test_a_published_order_holds_is_turned_around_or_cannot_be_told():
