@@ -140,13 +140,15 @@ class Cell:
   def grow(self) -> None:
     """Add the runs that finished trials ask for: trials at more rates, or results."""
     while self._left:
-      is_tuned = bool(self.results)
+      is_tuned = self._left == 1 and bool(self.tuned)
       trials = [each for each in self.trials if is_tuned or each not in self.tuned]
       if any(each.state != DONE for each in trials):
         return
       runs = [read_run(each.path) for each in trials]
-      if (choice := Choice.of(runs, self.default, self.column)) is None or not choice.best:
-        return
+      choice = Choice.of(runs, self.default, self.column)
+      if choice is None or not choice.best:  # all have diverged; the alternative may not
+        self._left -= 1
+        continue
       if (rate := choice.next_rate(self.budget)) is not None:
         self._try([rate, choice.rates[0]])
         continue

@@ -167,6 +167,17 @@ def test_trials_that_tie_choose_nothing_and_both_are_shown(home):
   assert "not chosen: " in tables.shown(cell)
 
 
+def test_where_all_trials_of_the_default_diverge_the_alternative_is_tried(home):
+  home.validation = lambda config: (
+    {} if config["mine"]["pace"] == 0.5 else {"validation/exact_match": None}
+  )
+  typed("encoding=mine", "plugins=mine.py", "--columns", "copy")
+  assert board("mine").rows == []
+  (mine,) = board("mine", track="tuned within").rows
+  assert mine.chosen["copy"].startswith("mine.pace=0.5 ")
+  assert len(mine.cells["copy", "beyond"].values) == SUITE["whole"]["seeds"]
+
+
 def test_what_fits_the_time_is_trained_column_by_column_and_tuned_tracks_later(home, monkeypatch):
   rows_of = {"rows": {"rope": "rope", "none": "none"}}
   Path("suite.yaml").write_text(yaml.safe_dump(SUITE | rows_of))
