@@ -32,7 +32,7 @@ class Choice:
 
   @classmethod
   def of(cls, runs: Sequence[Run], default: Mapping[str, Any], column: Column) -> Choice | None:
-    """Return the choice of some trials; None if there are none, or all have diverged.
+    """Return the choice of some trials; None if all have diverged, or are at a single rate so far.
 
     Args:
       runs: those of a row in the column.
@@ -40,7 +40,7 @@ class Choice:
       column: that of the runs.
     """
     (tuning,) = trials.tunings([run for run in runs if run.trial]) or [None]
-    if tuning is None or tuning.score is None:
+    if tuning is None or tuning.score is None or RATE not in tuning.points[0].values:
       return None
     most = max(len(point.runs) for point in tuning.points)
     whole = [point for point in tuning.points if len(point.runs) == most]

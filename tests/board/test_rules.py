@@ -187,12 +187,15 @@ def test_what_fits_the_time_is_trained_column_by_column_and_tuned_tracks_later(h
   monkeypatch.setattr(command, "time", clock)
 
   def lasting(config):
-    now[0] += 30
+    now[0] += pace[0]
     return {"time/seconds": 30.0}
 
-  home.validation = lasting
-  typed("--for", "9m")
-  assert now[0] <= 540
+  home.validation, pace = lasting, [60]
+  typed("--for", "60s")
+  assert len(home.trained) == 1  # a trial, which chooses nothing
+  now, pace = [0.0], [30]
+  typed("--for", "510s")
+  assert now[0] <= 510
   assert len(home.trained) == 18
   order = [(each["task"]["name"], each["encoding"]) for each in home.trained]
   assert [*dict.fromkeys(order)] == [("copy", "none"), ("copy", "rope"), ("majority", "none")]
