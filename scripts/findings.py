@@ -11,7 +11,8 @@ that they name are files and folders of docs/findings, and by default those of t
     <!-- board ARGUMENTS | METRIC; ... -->
                                   means of several metrics, a row for each group
     <!-- grid ARGUMENTS | METRIC -->
-                                  means of one metric, a row for each group, a column for each task
+                                  means of one metric, a row for each group, a column for each task;
+                                  with TITLE: MORE ARGUMENTS METRIC; ... a column for each of these
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   the table of a report with its tests, and figures
     <!-- figure ARGUMENTS | TITLE; ... -->
@@ -59,6 +60,7 @@ import argparse
 import csv
 import functools
 import io
+import itertools
 import re
 import shlex
 import sys
@@ -205,19 +207,24 @@ def _cell(group: Group, key: str, table: Mapping) -> str:
 
 
 def grid(
-  folder: Path, argv: Sequence[str], metrics: Sequence[str], _: dict[str, str]
+  folder: Path, argv: Sequence[str], parts: Sequence[str], _: dict[str, str]
 ) -> Iterator[str]:
-  """Yield a command, and its groups' means of one metric in all tasks as one table."""
-  yield f"```\n{shlex.join([*given(folder, argv)[1], '--metric', metrics[0]])}\n```"
-  tasks = _tasks(folder, argv, metrics[0])
-  labels = dict.fromkeys(group.label for one in tasks for group in one.groups)
-  cells = {
-    (one.task, group.label): _cell(group, metrics[0], scores.measured(one.runs))
-    for one in tasks
-    for group in one.groups
-  }
-  rows = [[label, *(cells.get((one.task, label), MISSING) for one in tasks)] for label in labels]
-  yield tabulated((["", *(one.task for one in tasks)], rows), "pipe")
+  """Yield the means of groups as one table, with a column for each task, or each report."""
+  columns: dict[str, dict[str, str]] = {}
+  for part in parts:
+    title, _, rest = part.rpartition(": ")
+    *more, metric = shlex.split(rest)
+    if not title:
+      yield f"```\n{shlex.join([*given(folder, argv)[1], '--metric', metric])}\n```"
+    for one in _tasks(folder, [*argv, *more], metric):
+      table = scores.measured(one.runs)
+      cells = {group.label: _cell(group, metric, table) for group in one.groups}
+      if title:  # many columns leave no room for intervals
+        cells = {label: text.partition(" (")[0] for label, text in cells.items()}
+      columns[title or one.task] = cells
+  labels = dict.fromkeys(itertools.chain(*columns.values()))
+  rows = [[label, *(each.get(label, MISSING) for each in columns.values())] for label in labels]
+  yield tabulated((["", *columns], rows), "pipe")
 
 
 def setting(folder: Path, argv: Sequence[str], *_: object) -> list[str]:
