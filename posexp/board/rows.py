@@ -114,6 +114,16 @@ class Cell:
     """How many runs are to be trained, at most, of those at the rates that are known."""
     return sum(each.state != DONE for each in self.runs) + self._left * self.budget.seeds
 
+  @property
+  def written(self) -> list[Member]:
+    """The runs that a row's file has: those of tuned tracks, or of a rate, once none is missing."""
+    if not self._left and all(each.state == DONE for each in self.runs):
+      return self.runs
+    default = [each for each in self.runs if each not in self.tuned]
+    rates = {each: each.config["train"]["learning_rate"] for each in self.trials}
+    begun = {rates[each] for each in default if each in rates and each.state != DONE}
+    return [each for each in default if rates.get(each) not in begun]
+
   def _try(self, rates: Sequence[float]) -> list[Member]:
     """Add the trials at some rates, two at least; return the runs that they are to improve."""
     column, budget = self.column, self.budget
@@ -323,7 +333,7 @@ def write_row(
   file of a row that is published has its columns, too.
   """
   row, columns = cells[0].row, [each.column.name for each in cells]
-  paths = {each.path: None for cell in cells for each in cell.runs if each.path.is_dir()}
+  paths = {each.path: None for cell in cells for each in cell.written if each.path.is_dir()}
   runs = [run for run in map(read_run, paths) if run.summary is not None]
   if not runs:
     return 0

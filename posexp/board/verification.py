@@ -26,11 +26,12 @@ from posexp.board.suite import TRACKS, Column, Suite
 from posexp.board.trust import agrees, check_properties, config_of
 from posexp.config import show
 from posexp.config.overrides import read
+from posexp.config.schema import flat
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
-from posexp.runs.identity import settings
 from posexp.runs.records import read_records
+from posexp.training.setup import Setup
 
 SAME = 1e-6  # of scores on the same processor, with the same versions
 ENDS = ((min, -1), (max, 1))  # of the rates that are tried
@@ -119,7 +120,7 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   if (digest := about["columns"].get(name)) != column.digest:
     raise UserError(f"it was trained in {digest}, and the column of the suite is {column.digest}")
   column.check_examples(config_of(column, "none", 0))
-  asked = settings(config_of(column, "none", 0))
+  asked = flat(Setup.of(config_of(column, "none", 0)).config)
   free = {"encoding", "train.learning_rate", *(o.key_or_group for o in read(about["options"]))}
   sha256 = (about["code"] or {}).get("sha256")
   budget = suite.budget(about["quick"])
@@ -139,7 +140,8 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
     if (run.encoding, used) != (about["encoding"], sha256):
       raise UserError(f"{_named(run)} was trained with another encoding than the row's")
   choice = Choice.of(runs, about["default"], column)
-  tracks = column.tracks if budget.option else TRACKS[:1]
+  tuned = budget.option and (choice is None or choice.is_tuned)  # default tracks are trained first
+  tracks = column.tracks if tuned else TRACKS[:1]
   chosen = [[p.runs[0].digest for p in choice.of_track(t)] for t in tracks] if choice else []
   found = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
   # Of points that tie, one is enough.
@@ -147,7 +149,7 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   missing = not all(any(digest in best for digest in each) for each in chosen)
   want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
   tried = len(choice.rates) if choice else len(grid)
-  trials = max(tried, len(grid)) * (1 + budget.option) * len(budget.trial_seeds)
+  trials = max(tried, len(grid)) * (1 + tuned) * len(budget.trial_seeds)
   if choice and (rate := choice.next_rate(budget)) is not None:
     raise UserError(f"its best rate is at an edge: the suite asks for trials at {rate:g}, too")
   if missing or found != want or len(runs) - len(found) != trials:

@@ -191,11 +191,13 @@ def test_what_fits_the_time_is_trained_column_by_column_and_tuned_tracks_later(h
     return {"time/seconds": 30.0}
 
   home.validation, pace = lasting, [60]
-  typed("--for", "60s")
-  assert len(home.trained) == 1  # a trial, which chooses nothing
+  for encoding in ("none", "rope"):  # a trial each, which chooses nothing
+    now = [0.0]
+    typed(f"encoding={encoding}", "--for", "60s")
+  assert len(home.trained) == 2
   now, pace = [0.0], [30]
-  typed("--for", "510s")
-  assert now[0] <= 510
+  typed("--for", "480s")
+  assert now[0] <= 480
   assert len(home.trained) == 18
   order = [(each["task"]["name"], each["encoding"]) for each in home.trained]
   assert [*dict.fromkeys(order)] == [("copy", "none"), ("copy", "rope"), ("majority", "none")]
