@@ -10,7 +10,10 @@ import pytest
 import yaml
 from planted import GOOD, PLUGIN, planted, typed
 
-from posexp.board import rows
+from posexp.board import rows, verification
+from posexp.board.command import PUBLISHED
+from posexp.board.standings import about_row
+from posexp.board.suite import FOLDER, Column, Suite
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs.records import read_records, write_records
@@ -89,6 +92,18 @@ REFUSED = {
   "code of another file": (about(code=None), "used posexp's own code: leave plugins=mine.py out"),
   "metadata of another kind": (about(columns="x"), "metadata is damaged: columns is 'x'"),
 }  # fmt: skip
+
+
+# Training settles the tokenizer of texts, and parameters of fire decay in another way.
+@pytest.mark.parametrize(("name", "column"), [("none", "who_acts"), ("fire", "tally")])
+def test_a_published_row_has_the_options_of_its_suite(monkeypatch, name, column):
+  monkeypatch.setattr(Column, "check_examples", lambda *_: None)  # tested elsewhere
+  file = PUBLISHED / "2" / f"{name}.parquet"
+  runs = [run for run in read_records(file, trials=True) if run.task == column]
+  verification._check_column(Suite.read(FOLDER / "2.yaml"), column, about_row(file), runs)
+  runs[0].settings["train.batch_size"] = 8
+  with pytest.raises(UserError, match=r"has train\.batch_size=8, not 32"):
+    verification._check_column(Suite.read(FOLDER / "2.yaml"), column, about_row(file), runs)
 
 
 def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypatch):
