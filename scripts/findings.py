@@ -129,15 +129,12 @@ def drawn(folder: Path) -> Drawn:
   def block(found: re.Match) -> str:
     opening, kind, asked, end = found.groups()
     argv, _, rest = asked.partition("|")
-    parts = BLOCKS[kind](folder, shlex.split(argv), list(filter(None, _split(rest))), shown)
+    words = [each.strip() for each in rest.split(";") if each.strip()]
+    parts = BLOCKS[kind](folder, shlex.split(argv), words, shown)
     return f"{opening}\n" + "\n\n".join(parts) + f"\n\n{end}"
 
   text = (folder / "README.md").read_text(encoding="utf-8")
   return Drawn(BLOCK.sub(block, text), shown)
-
-
-def _split(text: str) -> list[str]:
-  return [each.strip() for each in text.split(";")]
 
 
 def _tasks(folder: Path, argv: Sequence[str], metric: str | None = None) -> list[Results]:
@@ -344,8 +341,7 @@ def counted(found: Mapping[Path, Sequence[Judged]]) -> str:
   rows = []
   for folder, every in found.items():
     verdicts = [each.verdict for each in every]
-    counts = map(verdicts.count, kinds)
-    rows.append([f"[{title(folder)}]({folder.name}/README.md)", *counts])
+    rows.append([f"[{title(folder)}]({folder.name}/README.md)", *map(verdicts.count, kinds)])
   rows.append(["**all**", *(sum(column) for column in list(zip(*rows, strict=True))[1:])])
   return tabulate(rows, ["page", *kinds], "pipe")
 
@@ -363,10 +359,7 @@ def front(text: str, folders: Sequence[Path]) -> str:
     UserError: a page's claims or records do not say them.
   """
   found = {folder: judged(folder)[0] for folder in folders}
-  tables = {
-    "counts": lambda: counted(found),
-    "when": findings_overview.when,
-  }
+  tables = {"counts": lambda: counted(found), "when": findings_overview.when}
   return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]]()}\n\n{part[4]}", text)
 
 

@@ -119,8 +119,9 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
     raise UserError("it is no column of the suite")
   if (digest := about["columns"].get(name)) != column.digest:
     raise UserError(f"it was trained in {digest}, and the column of the suite is {column.digest}")
-  column.check_examples(config_of(column, "none", 0))
-  asked = flat(Setup.of(config_of(column, "none", 0)).config)
+  config = config_of(column, "none", 0)
+  column.check_examples(config)
+  asked = flat(Setup.of(config).config)
   free = {"encoding", "train.learning_rate", *(o.key_or_group for o in read(about["options"]))}
   sha256 = (about["code"] or {}).get("sha256")
   budget = suite.budget(about["quick"])
