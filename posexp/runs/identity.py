@@ -239,14 +239,18 @@ def seal(folder: Path, summary: str) -> None:
   storage.write(folder / SEAL, "".join(lines))
 
 
-def is_sealed(folder: Path, name: str, data: bytes) -> bool | None:
-  """Return whether a file's content is as the run wrote it; None if it was never sealed."""
+def seal_of(folder: Path) -> dict[str, str]:
+  """Return the SHA-256 of each file that a run sealed when it had written it."""
   lines = (reading.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
-  known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
-  return known[name] == hashlib.sha256(data).hexdigest() if name in known else None
+  return dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
+
+
+def is_changed(seal: Mapping[str, str], name: str, data: bytes) -> bool:
+  """Return whether a file was sealed with another content than it has now."""
+  return name in seal and seal[name] != hashlib.sha256(data).hexdigest()
 
 
 def is_whole(folder: Path) -> bool:
   """Return whether no sealed file of a run was changed."""
-  files = {name: reading.read(folder / name) or b"" for name in SEALED}
-  return not any(is_sealed(folder, name, data) is False for name, data in files.items())
+  seal = seal_of(folder)
+  return not any(is_changed(seal, name, reading.read(folder / name) or b"") for name in SEALED)

@@ -33,7 +33,7 @@ from posexp import reading
 from posexp.config.schema import flat
 from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
-from posexp.runs.identity import CONFIG, ROWS, SUMMARY, is_sealed, settings
+from posexp.runs.identity import CONFIG, ROWS, SUMMARY, is_changed, seal_of, settings
 from posexp.runs.metrics import PLACE, is_metric
 from posexp.runs.predictions import as_columns
 
@@ -189,7 +189,8 @@ def read_runs(paths: Sequence[Path], trials: bool = False) -> tuple[list[Run], l
   for folder in folders.values():
     try:
       run = read_run(folder)
-      if not is_sealed(folder, ROWS, reading.read(folder / ROWS) or b""):
+      seal = seal_of(folder)
+      if ROWS not in seal or is_changed(seal, ROWS, reading.read(folder / ROWS) or b""):
         _ = run.history  # which says now whether it is damaged
       runs.append(run)
     except UserError as error:
@@ -241,7 +242,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
 def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
   """Return the parsed content of a file that training can make again; None if there is none."""
   data = reading.read(path / name)
-  if data is not None and is_sealed(path, name, data) is False:
+  if data is not None and is_changed(seal_of(path), name, data):
     raise _broken(path, name, "is not the one of run.sha256")
   return None if data is None else parse(path, data)
 
@@ -338,7 +339,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
   finished run was changed, no row is returned.
   """
   data = reading.read(path / ROWS) or b""
-  if is_sealed(path, ROWS, data) is not False:
+  if not is_changed(seal_of(path), ROWS, data):
     return parsed_rows(path, data)
   return [], UserError(
     f"{path / ROWS}: not the rows of run.sha256; put back the file that was changed, or "
