@@ -56,7 +56,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   )
   option("--for", metavar="170m", dest="time", type=duration, help=about)
   option("--out", metavar="DIR", type=Path, help="default: leaderboard")
-  option("--suite", metavar="FILE", help="another suite: a file, or 1-small, 1-large or 1-modern")
+  option("--suite", metavar="FILE", help="another suite: a file, or a name such as 2-large")
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
