@@ -130,6 +130,7 @@ class Pair(NamedTuple):
   better: str
   worse: str
   difference: Difference
+  more_is_better: bool
 
   @property
   def sign(self) -> str:
@@ -137,7 +138,7 @@ class Pair(NamedTuple):
     found = self.difference
     if found.holm is None or found.holm >= LEVEL:
       return "≈"
-    return ">" if found.estimate.mean > 0 else "<"
+    return ">" if (found.estimate.mean > 0) == self.more_is_better else "<"
 
 
 def pairs_of(order: Sequence[str | list[str]], cells: dict[str, Cell]) -> list[Pair]:
@@ -148,35 +149,49 @@ def pairs_of(order: Sequence[str | list[str]], cells: dict[str, Cell]) -> list[P
   """
   names = [each if isinstance(each, list) else [each] for each in order]
   pairs = [pair for one, other in pairwise(names) for pair in product(one, other)]
+  score = next(iter(cells.values())).score
   return [
-    Pair(a, b, Difference.of(cells[a].values, cells[b].values, cells[a].score.most))
+    Pair(
+      a,
+      b,
+      Difference.of(cells[a].values, cells[b].values, score.most),
+      score.metric.higher_is_better,
+    )
     for a, b in pairs
   ]
 
 
-def published(board: Board, claims: Sequence[dict[str, Any]]) -> Table:
-  """Return what becomes of published orders beyond the lengths of training; p by Holm over all of
-  their pairs.
+def published(boards: Sequence[Board], claims: Sequence[dict[str, Any]]) -> Table:
+  """Return what becomes of published orders beyond the lengths of training, in the suite that each
+  names; p by Holm over all of their pairs.
   """
-  columns = {column.name: column for column, side in board.columns if side == "beyond"}
-  cells = {name: board.cells(column, "beyond") for name, column in columns.items()}
-  orders = [pairs_of(each["order"], cells[each["column"]]) for each in claims]
+  cells = {
+    (board.suite.name, column.name): board.cells(column, "beyond")
+    for board in boards
+    for column, side in board.columns
+    if side == "beyond"
+  }
+  places = [(f"{each['suite']}", each["column"]) for each in claims]
+  orders = [
+    pairs_of(each["order"], cells[place]) for each, place in zip(claims, places, strict=True)
+  ]
   every = [pair.difference for pairs in orders for pair in pairs]
   for each, p in zip(every, holm([each.p for each in every]), strict=True):
     each.holm = p
-  heads, rows = ["paper", "says", "there", "column", "here", "verdict", "why"], []
-  for each, pairs in zip(claims, orders, strict=True):
-    own, before = cells[each["column"]], pairs[0].better
-    means = {name: cell.score.factor * cell.estimate.mean for name, cell in own.items()}
-    text = {name: f"{name}{GLUE}{mean:.0f}" for name, mean in means.items()}
+  heads = ["paper", "says", "there", "suite", "column", "here", "verdict", "why"]
+  rows = []
+  for each, place, pairs in zip(claims, places, orders, strict=True):
+    text = {}
+    for name, cell in cells[place].items():
+      digits = 0 if cell.score.factor > 1 else 2
+      text[name] = f"{name}{GLUE}{cell.score.factor * cell.estimate.mean:.{digits}f}"
+    before = pairs[0].better
     shown = text[before]
     for pair in pairs:
       shown += "," * (pair.better != before) + f" {pair.sign}{GLUE}{text[pair.worse]}"
       before = pair.worse
     verdict = VERDICTS[frozenset(pair.sign for pair in pairs)]
-    rows.append(
-      [each["paper"], each["says"], each["there"], each["column"], shown, verdict, each["why"]]
-    )
+    rows.append([each["paper"], each["says"], each["there"], *place, shown, verdict, each["why"]])
   return heads, rows
 
 
@@ -184,14 +199,12 @@ def main() -> None:
   """Draw the pages, or freeze the suite."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--freeze", action="store_true", help="write what is frozen of the suites")
-  file, varied = FOLDER / "1.yaml", sorted(FOLDER.glob("1-*.yaml"))
   if parser.parse_args().freeze:
     for each in sorted(FOLDER.glob("*.yaml")):
       freeze(each)
     return
-  front, pages, columns = [], [], []
-  first, second = Suite.read(file), Suite.read(FOLDER / "2.yaml")
-  for suite, folder in ((first, ""), (second, "2")):
+  front, pages, columns, default = [], [], [], []
+  for suite, folder in ((Suite.read(FOLDER / "1.yaml"), ""), (Suite.read(FOLDER / "2.yaml"), "2")):
     rows = of_folder(HERE / "records" / folder, suite)
     columns.append(can_tell(suite, rows))
     if not (tracks := boards(suite, rows)):
@@ -202,19 +215,18 @@ def main() -> None:
     (out / "leaderboard.html").unlink()  # which is made whenever the site is
     front.append(shown(suite, tracks[0], folder))
     pages.append(tables.markdown(tracks))
-  variants = [Suite.read(each) for each in varied]
-  others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
-  if any(other.rows for other in others):
-    board = Board.of(first, of_folder(HERE / "records", first), "default")
-    pages.append(document([tables.agreement(board, others)]))
+    default.append(tracks[0])
+    variants = [Suite.read(each) for each in sorted(FOLDER.glob(f"{suite.name}-*.yaml"))]
+    others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
+    if any(other.rows for other in others):
+      pages.append(document([tables.agreement(tracks[0], others)]))
   fill("README.md", "".join(front) or NOTHING)
   text = "# All tables of the leaderboard\n\n" + "\n".join(pages)
   storage.write(HERE / "tables.md", text.rstrip() + "\n")
   fill("columns.md", "\n".join(columns))
-  board = Board.of(first, of_folder(HERE / "records", first), "default")
-  if board.rows:
+  if default:
     claims = yaml.safe_load((HERE / "papers.yaml").read_text("utf-8"))
-    fill("papers.md", tabulated(published(board, claims), "pipe", "left") + "\n\n")
+    fill("papers.md", tabulated(published(default, claims), "pipe", "left") + "\n\n")
 
 
 def shown(suite: Suite, board: Board, folder: str) -> str:

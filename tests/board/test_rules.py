@@ -220,30 +220,38 @@ def test_what_fits_the_time_is_trained_column_by_column_and_tuned_tracks_later(h
 
 
 def test_a_published_order_holds_is_turned_around_or_cannot_be_told():
+  metric = SimpleNamespace(higher_is_better=True)
+
   def cell(*values):
-    score = SimpleNamespace(factor=1, most=None)
-    mean = SimpleNamespace(mean=sum(values) / len(values))
+    score = SimpleNamespace(factor=100, most=None, metric=metric)
+    mean = SimpleNamespace(mean=sum(values) / len(values) / 100)
     return SimpleNamespace(values=dict(enumerate(values)), score=score, estimate=mean)
 
   rows = {"a": cell(90, 92, 91), "b": cell(50, 51, 52), "c": cell(49, 52, 52), "d": cell(9, 7, 8)}
   column = SimpleNamespace(name="copy")
-  board = SimpleNamespace(columns=[(column, "beyond")], cells=lambda *_: rows)
+  suite = SimpleNamespace(name="1")
+  board = SimpleNamespace(suite=suite, columns=[(column, "beyond")], cells=lambda *_: rows)
   orders = [["a", "b", "d"], ["b", "c"], ["d", "a"], ["a", ["b", "d"]], ["a", "c", "b"]]
-  said = dict.fromkeys(("paper", "says", "there", "why"), "") | {"column": "copy"}
-  _, found = leaderboard.published(board, [said | {"order": order} for order in orders])
-  assert [(row[4].replace(leaderboard.GLUE, " "), row[5]) for row in found] == [
+  said = dict.fromkeys(("paper", "says", "there", "why"), "") | {"suite": 1, "column": "copy"}
+  claims = [said | {"order": order} for order in orders]
+  _, found = leaderboard.published([board], claims)
+  assert [(row[5].replace(leaderboard.GLUE, " "), row[6]) for row in found] == [
     ("a 91 > b 51 > d 8", "holds"),
     ("b 51 ≈ c 51", "cannot be told"),
     ("d 8 < a 91", "the other way round"),
     ("a 91 > b 51, > d 8", "holds"),
     ("a 91 > c 51 ≈ b 51", "holds in part"),
   ]
+  metric.higher_is_better = False  # as bits per byte
+  _, found = leaderboard.published([board], claims)
+  turned = ["the other way round", "cannot be told", "holds", "the other way round"]
+  assert [row[6] for row in found] == [*turned, "the other way round, where it can be told"]
 
 
 def test_papers_name_rows_and_columns_that_are_there():
   said = yaml.safe_load((Path(leaderboard.HERE) / "papers.yaml").read_text(encoding="utf-8"))
-  suite = Suite.read(Path(rows.__file__).parent / "suites" / "1.yaml")
   for each in said:
+    suite = Suite.read(Path(rows.__file__).parent / "suites" / f"{each['suite']}.yaml")
     names = [name for part in each["order"] for name in ([part] if isinstance(part, str) else part)]
     assert {*names} <= {*suite.rows} | {file.stem for file in leaderboard.HERE.glob("records/*")}
     assert each["column"] in suite.columns
