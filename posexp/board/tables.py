@@ -221,13 +221,17 @@ def agreement(board: Board, variants: Sequence[Board]) -> Section:
         continue
       cells = [[found[name] for name in names] for found in (here, there)]
       found = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
-      shares = []
+      shares, most = [], 0
       for each in cells:
         best = [i for i, cell in enumerate(each) if cell.mean == max(c.mean for c in each)]
-        top = named([names[i] for i in best], len(names))
-        shares.append(f"{top}, {shown(each[best[0]])}")
-      rows.append([other.suite.name, column.name, side, f"{len(names)}", _interval(found), *shares])
-  about = "Spearman's ρ of the means of the rows that both have, with its 95 % interval over seeds."
+        most = max(most, len(best))
+        shares.append(f"{named([names[i] for i in best], len(names))}, {shown(each[best[0]])}")
+      ranks = MISSING if 2 * most > len(names) else _interval(found)
+      rows.append([other.suite.name, column.name, side, f"{len(names)}", ranks, *shares])
+  about = (
+    "Spearman's ρ of the means of the rows that both have, with its 95 % interval over seeds; "
+  )
+  about += "none where most rows share the best score, since a few seeds would decide it."
   return Section("another size and another block", (heads, rows), [about])
 
 
