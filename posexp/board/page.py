@@ -12,7 +12,7 @@ from typing import Any
 from posexp import storage
 from posexp.board.standings import Board
 from posexp.board.suite import SIDES
-from posexp.board.tables import latex, markdown, scores, sections, shown
+from posexp.board.tables import as_csv, latex, markdown, scores, sections, shown
 from posexp.reporting import figures, specs, vega
 from posexp.reporting.text import Table, one_line
 
@@ -214,8 +214,10 @@ def write(boards: Sequence[Board], out: Path) -> None:
   storage.write(out / "leaderboard.html", page(boards))
   storage.write(out / "leaderboard.md", markdown(boards))
   for board in boards:
+    track = board.track.replace(" ", "-")
+    storage.write(out / f"{track}.csv", as_csv(board))
     for side in SIDES:
       if any(each == side for _, each in board.columns):
-        name = f"{board.track}-{side}".replace(" ", "-")
+        name = f"{track}-{side}"
         storage.write(out / f"{name}.svg", drawn(board, side))
         storage.write(out / f"{name}.tex", latex(board, side))

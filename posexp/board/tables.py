@@ -1,7 +1,9 @@
-"""The tables of the leaderboard, as Markdown and LaTeX."""
+"""The tables of the leaderboard, as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
@@ -56,6 +58,15 @@ def as_data(board: Board) -> list[dict[str, Any]]:
     for row in board.rows
     for (column, side), cell in row.cells.items()
   ]
+
+
+def as_csv(board: Board) -> str:
+  """Return all cells of a track as CSV with a line of heads, a cell in each line."""
+  text, cells = io.StringIO(), as_data(board)
+  writer = csv.DictWriter(text, [*cells[0]], lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(cells)
+  return text.getvalue()
 
 
 def has_gate(board: Board, column: Column, side: str) -> bool:

@@ -1,5 +1,6 @@
 """The leaderboard: what a row is made of, and where it stands."""
 
+import csv
 import dataclasses
 import re
 import shutil
@@ -85,6 +86,9 @@ def test_a_board_says_who_is_better_by_how_much_and_whether_it_can_tell(home):
     assert cell.score.number(cell.estimate.mean) in text
   seeds = " ".join(map(cell.score.number, cell.values.values()))
   assert f"seeds {seeds}" in texts[1]
+  lines = csv.DictReader(tables.as_csv(found).splitlines())
+  written = {(each["row"], each["column"], each["side"]): each["mean"] for each in lines}
+  assert float(written["rope", "copy", "beyond"]) == cell.estimate.mean
   assert DRAWN(found, "beyond").startswith("<svg")
 
 
