@@ -1,7 +1,7 @@
 """Check what must hold of any encoding: that padding, the other rows of a batch, cached keys and
 memories change nothing, that gradients are right, and more. Small models are built with it and
-measured, which takes about a minute. Of a task of one's own, check that a run's identity has the
-files that it reads.
+measured, which takes about a minute. For a task of one's own, check that the identity of a run
+depends on the files that the task reads.
 
 examples:
   python -m posexp.check encoding=rpr rpr.k=4
@@ -68,7 +68,9 @@ def check(argv: list[str]) -> bool:
 
 
 def check_task(config: Mapping[str, Any], loaded: dict[Path, bool]) -> bool:
-  """Print whether a run's identity has the files that a task reads; `loaded` is as in `unnamed`."""
+  """Print whether the identity of a run depends on all files that a task reads; `loaded` is as in
+  `unnamed`.
+  """
   from posexp.tasks import make_task
 
   doing("reading the data")
@@ -182,7 +184,9 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
 
 
 def remedy(task: Task, paths: list[Path]) -> str:
-  """Return the method that gives a task the digest of files, with its options for their names."""
+  """Return the text of a `data_digest` for a task that reads these files, which are named by its
+  options where they can be.
+  """
   options = {}
   for field in dataclasses.fields(cast(Any, task)):
     if isinstance(value := getattr(task, field.name), str | Path):

@@ -55,9 +55,8 @@ def printable(text: str) -> str:
 
 
 def refused(error: OSError | UserError) -> UserError:
-  """Return a UserError on the system's refusal: a full disk, say, or a missing permission.
-
-  A UserError says so already.
+  """Return a UserError for what the system refuses, such as writing to a full disk. A UserError is
+  returned as it is.
   """
   if isinstance(error, UserError):
     return error

@@ -1,4 +1,4 @@
-"""Say whether a gain is real, of results of anybody: `python -m posexp.judge A.csv B.csv`."""
+"""Say whether a gain is real, in results of anybody: `python -m posexp.judge A.csv B.csv`."""
 
 from posexp.judging.command import main
 

@@ -43,8 +43,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def lengths(args: argparse.Namespace) -> dict[str, Any]:
   """Measure a run at the lengths that were asked for, and print the result.
 
-  The examples are drawn for these lengths, the same for every run. The gate depends on the score
-  within the lengths of training, which is that of validation.
+  The examples are drawn for these lengths, the same for every run. The gate is passed by the score
+  on validation, whose lengths are those of training.
 
   Returns:
     A row for each length, whether the task was `learned`, and the `reach` among these lengths.

@@ -198,7 +198,7 @@ def is_number(value: Any) -> bool:
 
 
 def room(packed: int) -> int:
-  """Return the most bytes into which so many bytes of a file may be unpacked."""
+  """Return the most bytes to which this many bytes of a file may be unpacked."""
   return max(ROOM, RATIO * packed)
 
 
@@ -290,7 +290,7 @@ def batches(
 
 
 def _rows(path: str | Path, file: BinaryIO, group: Any, chosen: Collection[str]) -> Iterator[int]:
-  """Yield how many rows of each column of a group have room; UserError if not one has.
+  """Yield how many rows of each column of a group have room; UserError if none has.
 
   A dictionary, the first page of a column, has texts that may stand in each row.
   """

@@ -76,9 +76,11 @@ class Switches:
 
 
 def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
-  """Return the numerators and denominators, [N] each, of the metric whose changes are shown.
+  """Return the numerator and the denominator of each example, [N], for the metric whose changes are
+  shown.
 
-  It is `compare_by` of the task: of language models bits per byte, else right ones among tokens.
+  This is the task's `compare_by`: bits per byte for language models, else the share of tokens that
+  are right.
   """
   if "bytes" in found:
     return found["loss"] / np.log(2), found["bytes"]
@@ -86,7 +88,9 @@ def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-  """Return Σ values / Σ counts, of [N] each, and each example's part of its deviation, [N]."""
+  """Return Σ values / Σ counts, of arrays [N], and how much each example contributes to its
+  deviation, [N].
+  """
   found = values.sum() / counts.sum()
   return found, (values - found * counts) / counts.mean()
 

@@ -136,7 +136,7 @@ def compilation(case: Case) -> Iterator[Violation]:
 
 @contextlib.contextmanager
 def as_in_training() -> Iterator[None]:
-  """Have programs optimized in it, though most of a check are not."""
+  """Have XLA optimize the programs of this context, unlike most programs of a check."""
   before = jax.config.read(OPTIMIZED)
   jax.config.update(OPTIMIZED, False)
   try:

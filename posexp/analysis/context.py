@@ -42,8 +42,8 @@ class Curve(NamedTuple):
     return float(self.nats[context].mean())
 
   def half(self, values: np.ndarray) -> float:
-    """Return half the 95 % t interval of the mean of values [N], over the means of blocks; NaN of a
-    single block.
+    """Return half the width of the 95 % t interval of the mean of values [N], which takes the means
+    of blocks as draws; NaN if there is only one block.
     """
     found = estimate(values.reshape(self.blocks, -1).mean(1))
     return math.nan if found.sd is None else found.half or 0.0

@@ -1,9 +1,9 @@
 """The properties of every encoding in a Transformer, as functions that find counterexamples.
 
 A property is a function of a `Case` that yields a `Violation` for each violation it finds.
-Most runs eagerly and in few shapes: an operation is then compiled once for all properties and
-encodings, which is several times faster than compiling each model. What has shapes of its own is
-compiled as a whole, since each of its operations would be compiled for it alone.
+Most models run eagerly and in few shapes: each operation is then compiled once for all properties
+and encodings, which is several times faster than compiling every model. A model with other shapes
+is compiled as a whole, since no other model could use its operations.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Case:
 
   @property
   def part(self) -> int:
-    """Tokens before padding, in a prompt, in a first segment."""
+    """The number of tokens before padding, in a prompt or in a first segment."""
     return (self.length + 1) // 2
 
   @property
@@ -114,7 +114,7 @@ def run(
 
 
 def compiled(model: Stack, method: str, *given: Any, **named: Any) -> Any:
-  """Return what a method of the model returns, by a program of its own."""
+  """Return what a method of the model returns when it is compiled as one program."""
   return run(method, *nnx.split(model), given, named)
 
 
@@ -373,7 +373,9 @@ def same_start(case: Case) -> Iterator[Violation]:
 
 
 def terms(case: Case) -> Iterator[Violation]:
-  """Check that outputs with all terms on are those without switches, with one off finite others."""
+  """Check that outputs with all terms on equal those without switches, and that one term off
+  changes them and leaves them finite.
+  """
   model, tokens = stack(case), tokens_of(case)
   names = dict.fromkeys(term for block in model.blocks for term in block.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}

@@ -76,7 +76,9 @@ def of_positions(vectors: np.ndarray, labels: Sequence[str]) -> list[str]:
 def table(
   title: str, cells: Sequence[str], labels: Sequence[str], heads: Sequence[str]
 ) -> list[str]:
-  """Return a title and aligned cells, row by row, beside their labels; none if they are many."""
+  """Return a title and aligned cells, row by row, beside their labels; nothing if there are too
+  many to print.
+  """
   columns = len(heads)
   if max(len(labels), columns) > MOST:
     return []
@@ -98,8 +100,8 @@ def wide(text: str) -> int:
 def as_csv(figure: Figure, tokens: Sequence[str] = ()) -> str:
   """Return the numbers of the lines, bars and heat maps of a figure: panel, series, x, y and value.
 
-  A cell of a heat map has its column as x, its row as y. If the positions are those of tokens,
-  these stand in two more columns, beside what is a position.
+  A cell of a heat map has its column as x, its row as y. With `tokens`, two more columns hold the
+  token at x and the token at y, where these are positions.
   """
   out = io.StringIO()
   writer = csv.writer(out, lineterminator="\n")

@@ -66,7 +66,7 @@ def shown(omega: np.ndarray) -> list[str]:
 
 
 def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> Figure:
-  """Draw the wavelength of each plane, and how many times as long it is as 2π base^(2t/r)."""
+  """Draw the wavelength of each plane, and its ratio to 2π base^(2t/r)."""
   widest = max(omega.shape[1] for omega in found.values())
   title = f"{name}: positions that a turn takes in each plane that turns"
   figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)

@@ -57,7 +57,7 @@ def rows(model: ProbeModel) -> dict[str, str]:
 
 def given(model: ProbeModel, length: int) -> np.ndarray:
   """Return the features of each position in a text of so many tokens: vectors [L,F], or logits
-  [L,N·H] of the offsets 0, −1, … less the logit of offset 0.
+  [L,N·H] of the offsets 0, −1, … minus the logit of offset 0.
   """
   if "input" in model.encoding.acts_in:
     return probe.position_vectors(model.stack.embed, length)

@@ -33,8 +33,8 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def overall(tasks: Tasks) -> Interval:
-  """Return the interquartile mean over all seeds of all tasks, with a bootstrap interval that
-  draws the seeds of each task apart.
+  """Return the interquartile mean over all seeds of all tasks. Its interval comes from a bootstrap
+  that draws the seeds of each task separately.
   """
   draw = np.random.default_rng(SEED)
   drawn = [each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in tasks]
@@ -51,8 +51,8 @@ def _better(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def improvement(a: Tasks, b: Tasks) -> Interval:
   """Return the probability that a seed of `a` is better than one of `b`, as a mean over tasks.
 
-  Its interval is over other seeds, by a bootstrap of each task apart. p is that of a permutation
-  test, which deals the seeds of each task to both sides.
+  Its interval comes from a bootstrap that draws the seeds of each task separately, and p from a
+  permutation test that deals the seeds of each task to both sides.
   """
   draw = np.random.default_rng(SEED)
   found = float(np.mean([_better(x, y) for x, y in zip(a, b, strict=True)]))
@@ -79,8 +79,8 @@ def rank_correlation(a: Tasks, b: Tasks) -> Interval | None:
   """Return Spearman's ρ between the means of rows under two conditions, given the seeds of each
   row; None for fewer than three rows, or equal ones.
 
-  Its interval is over other seeds, by a bootstrap of each row apart. Draws in which all rows of a
-  condition are equal are left out.
+  Its interval comes from a bootstrap that draws the seeds of each row separately. Draws in which
+  all rows of a condition are equal are left out.
   """
   draw = np.random.default_rng(SEED)
   drawn = [[each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in x] for x in (a, b)]

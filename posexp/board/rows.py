@@ -111,12 +111,14 @@ class Cell:
 
   @property
   def left(self) -> int:
-    """How many runs are to be trained, at most, of those at the rates that are known."""
+    """The number of runs that are left to train, at most, at the rates that are known so far."""
     return sum(each.state != DONE for each in self.runs) + self._left * self.budget.seeds
 
   @property
   def written(self) -> list[Member]:
-    """The runs that a row's file has: those of tuned tracks, or of a rate, once none is missing."""
+    """The runs that a row's file has. It takes those of a rate, or of the tuned tracks, once none
+    of them is missing.
+    """
     if not self._left and all(each.state == DONE for each in self.runs):
       return self.runs
     default = [each for each in self.runs if each not in self.tuned]
@@ -125,7 +127,7 @@ class Cell:
     return [each for each in default if rates.get(each) not in begun]
 
   def _try(self, rates: Sequence[float]) -> list[Member]:
-    """Add the trials at some rates, two at least; return the runs that they are to improve."""
+    """Add the trials at some rates, at least two; return the runs of the row with fixed options."""
     column, budget = self.column, self.budget
     lines = [f"encoding={self.row.encoding}", *column.options, f"task.name={column.name}"]
     lines += [f"train.learning_rate={column.learning_rate:g}", *self.row.options]
@@ -244,8 +246,8 @@ class Remaining(Sweep):
     self._took.setdefault(cell.column.name, {}).setdefault(cell.row.name, []).append(seconds)
 
   def _expected(self, cell: Cell) -> float:
-    """Return the usual seconds of a cell's runs before, or of its column; the suite's say, for want
-    of one.
+    """Return the usual seconds of a run: those of the cell's earlier runs, else of its column's,
+    else what the suite says.
     """
     of_column = self._took.get(cell.column.name, {})
     known = of_column.get(cell.row.name) or [*itertools.chain(*of_column.values())]
@@ -288,8 +290,8 @@ class Remaining(Sweep):
 
 
 def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., Any]:
-  """Return the function that trains so many runs: by default as many at once as there are cores
-  or devices.
+  """Return the function that trains runs, as many at once as were asked for; by default one for
+  each core or device.
   """
   lines = [*overrides]
   if not any(line.startswith(("workers=", "hydra/launcher=")) for line in lines):

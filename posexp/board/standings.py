@@ -63,7 +63,7 @@ class Cell:
 
   @property
   def mean(self) -> float:
-    """The mean worth, without the last digits that the order of a sum decides."""
+    """The mean worth, rounded so that the order of summation makes no difference."""
     return round(float(self.worth.mean()), 9)
 
   @functools.cached_property
@@ -109,9 +109,10 @@ class Standing:
   def over(
     self, columns: Iterable[Column], side: str, learned: bool = False
   ) -> dict[str, np.ndarray] | None:
-    """Return the worth of each seed by column; None if the row lacks one, or is not ranked there.
+    """Return the worth of each seed by column; None if the row has no cell in one of the columns,
+    or is not ranked there.
 
-    If it is of runs that have `learned` the task alone, columns without such runs are left out.
+    With `learned`, only runs that learned the task count, and columns without any are left out.
     """
     found = {each.name: self.cells.get((each.name, side)) for each in columns}
     if any(cell is None or cell.at_edge for cell in found.values()):
@@ -124,7 +125,7 @@ class Standing:
     return [*self.trials, *(run for cell in self.cells.values() for run in cell.runs)]
 
   def costs(self, key: str) -> dict[tuple[str, str], float]:
-    """Return the median of a fact of its runs, such as `parameters`, by column and processor."""
+    """Return the median of a figure of its runs, such as `parameters`, by column and processor."""
     every: dict[tuple[str, str], list[float]] = {}
     for cell in self.cells.values():
       for run in cell.runs:
@@ -227,8 +228,8 @@ class Board:
     return [(c, s) for c, s in pairs if any((c.name, s) in row.cells for row in self.rows)]
 
   def shared(self, side: str) -> list[Column]:
-    """Return the columns that means are over, which most rows have: no controls, and none that
-    causal encodings lack.
+    """Return the columns over which means are taken: those that most rows have, but no controls and
+    none that causal encodings lack.
     """
     found = [c for c, s in self.columns if s == side and not c.control and not c.encoder]
     return [each for each in found if 2 * len(self.cells(each, side)) > len(self.rows)]
@@ -261,8 +262,9 @@ class Board:
 
   @functools.cache  # noqa: B019
   def improvements(self, side: str, anchor: str, learned: bool = False) -> dict[str, Interval]:
-    """Return the probability that each row is better than an anchor, p by Holm over the rows; of
-    seeds that have learned the task alone, over the columns in which both have some.
+    """Return the probability that each row is better than an anchor, with p by Holm over the rows.
+    With `learned`, only seeds that learned the task count, over the columns in which both rows have
+    some.
     """
     columns, base = self.shared(side), self.anchor(anchor)
     theirs = base.over(columns, side, learned) if base and columns else None
@@ -276,8 +278,8 @@ class Board:
     return {n: each._replace(p=p) for (n, each), p in zip(found.items(), corrected, strict=True)}
 
   def doubtful(self, side: str, anchor: str, column: Column | None = None) -> list[str]:
-    """Return the rows of which the seeds that did not learn decide whether they are better than an
-    anchor, in a column or in the means over columns.
+    """Return the rows for which it depends on the seeds that did not learn whether they are better
+    than an anchor, in a column or in the means over columns.
     """
     if column is None:
       every, rest = (self.improvements(side, anchor, learned) for learned in (False, True))

@@ -70,7 +70,9 @@ def as_csv(board: Board) -> str:
 
 
 def has_gate(board: Board, column: Column, side: str) -> bool:
-  """Return whether runs of a column can fail to learn its task, which is counted once."""
+  """Return whether the table of a side counts the runs of a column that learned its task; only that
+  of `beyond` does, where runs can fail to.
+  """
   cells = board.cells(column, side).values()
   return side == "beyond" and any(
     run.learned("beyond") is not None for c in cells for run in c.runs

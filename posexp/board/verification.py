@@ -1,8 +1,9 @@
 """Whether an entry may be published: some of its runs are trained again, and compared.
 
-That numbers were measured at all, only training can tell. The file is read without the entry's
-plugin, which could change how that is done; a plugin is executed by other processes, which train
-and check it. It could still read the file and answer with its numbers, so a person reads it.
+Only training can tell whether numbers were measured at all. The file is read without the entry's
+plugin, which could change how files are read; the plugin is executed by other processes, which
+train and check it. It could still read the file and answer with its numbers, so a person has to
+read the plugin.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ def train_again(
 def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Iterator[str]:
   """Yield how well the scores of an entry agree with the run that was trained again.
 
-  On another processor, where the last digits differ, it must lie in the distribution of the seeds
-  `alike`.
+  On another processor, where the last digits differ, its score must lie in the distribution of the
+  seeds `alike`.
   """
   if now.digest != before.digest:
     raise UserError(f"its options are not those of its digest, and give {now.digest}")

@@ -79,7 +79,7 @@ def between(least: float, most: float) -> Bound:
 
 
 def even_from(least: int, *others: int) -> Bound:
-  """Return an even number from `least` up, or one of the others."""
+  """Return the bound of an even number from `least` up, or one of the others."""
   words = "".join(f"{other} or " for other in others)
   return Bound(
     f"{words}an even number from {least} up",
@@ -93,7 +93,7 @@ def row_of(table: Mapping[str, Any]) -> Bound:
 
 
 def seconds(text: str) -> float | None:
-  """Return how long a time is that is typed as 2h, 90m or 30s; None if it is none."""
+  """Return the seconds of a time that is typed as 2h, 90m or 30s; None if the text is no time."""
   found = re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)
   return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else None
 
@@ -152,7 +152,7 @@ def check_effective(options: Any, of: Callable[[str], Any]) -> None:
   """Check each option that needs others; `of` returns the value of an option by its name.
 
   Raises:
-    ValueError: one has not its default, and none of the others is on.
+    ValueError: an option has another value than its default, and none of those that it needs is on.
   """
   defaults = {field.name: field.default for field in dataclasses.fields(options)}
   for name, hint in hints_of(type(options)).items():
@@ -309,7 +309,8 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
 
   `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
   more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
-  also begin the message. Where none is named, options of the model with one of its numbers are.
+  also begin the message. If the message names no option, those of the model that have one of its
+  numbers are named.
   """
   names = {section: {each.name for each in dataclasses.fields(parts[section])} for section in parts}
 

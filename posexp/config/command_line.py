@@ -146,7 +146,9 @@ def hydra_with_configs() -> Iterator[Any]:
 
 
 def _store(encodings: DictConfig) -> None:
-  """Have Hydra find the options of all encodings, which no file holds, unless it does already."""
+  """Give Hydra the options of all encodings, which stand together in no file, unless it has
+  them.
+  """
   global _stored
   if encodings is not _stored:
     ConfigStore.instance().store("encodings", encodings)

@@ -82,7 +82,7 @@ def file_name(path: str) -> str:
 def _usual(epochs: int, steps: int | None, task: DictConfig) -> int | None:
   """Return the usual number of epochs; None for a file of one's own, unless `steps` are given.
 
-  It may have a few texts or millions, so that training counts its steps.
+  Such a file may have a few texts or millions, so training counts steps instead of epochs.
   """
   file, *others = (OmegaConf.select(task, key) for key in ("train", "hub", "package"))
   return None if file and not any(others) and steps is None else epochs

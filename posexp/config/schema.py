@@ -99,7 +99,7 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
   """Return the error for a choice that does not exist; `names` are those that do.
 
-  Of many names it has the nearest few, and where all of them stand.
+  If there are many, it has the nearest few, and says where all of them stand.
   """
   typed, known = str(name)[:LISTED].lower(), f" (known: {', '.join(names)})" if names else ""
   near = nearest(typed, names, cutoff=0.8)
@@ -128,9 +128,9 @@ def closest(
 ) -> list[str]:
   """Return the full keys of the options that a name probably means, preferably `siblings`.
 
-  First those of this name in another section, be it of `others`, then those of which it has the
-  initials (lr: train.learning_rate), then those with words that begin so (layers:
-  model.num_layers), then the one that is spelled most alike.
+  They are, in this order: options of this name in another section, also among `others`; options
+  with these initials (lr: train.learning_rate); options in which a word begins so (layers:
+  model.num_layers); and the option that is spelled most alike.
   """
   name = name.lower()
   words = name.split("_")

@@ -188,7 +188,7 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
 
 def _batches(source: Documents, opened: Vocabulary) -> Iterator[Batch]:
-  """Yield the text in batches of pieces, with nothing, b"", before each document."""
+  """Yield the text in batches of pieces; an empty one, b"", stands before each document."""
   parts = (itertools.chain([b""], opened.pieces(document)) for document in source.texts())
   pieces, start = itertools.chain.from_iterable(parts), 0
   while batch := [*splits.within(pieces, BATCH)]:

@@ -42,7 +42,7 @@ class Query(NamedTuple):
 
 
 def read(query: Query, parses: dict[str, Parse], way_out: str) -> dict[str, Split]:
-  """Return the splits of a data set, from disk where they were read once.
+  """Return the splits of a data set, from disk if they have been read before.
 
   Args:
     query: the data set and its splits.

@@ -2,7 +2,7 @@
 
 A file may have a pattern that searches for ever, or on which the library panics: that is an
 exception that no `except Exception` sees, and lines of Rust on standard error. It may also ask for
-texts to be padded to a length that no memory has.
+texts to be padded to a length that no memory can hold.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 def spelling(library: tokenizers.Tokenizer, text: str) -> Callable[[int], bytes]:
   """Return the function that gives the bytes of a token, by the decoder in a tokenizer's JSON.
 
-  Special tokens, and numbers that are none, have none. Tokens that were added to those of the
-  model are found in texts as they are written, so they stand for their own UTF-8.
+  Special tokens, and numbers that are no tokens, have no bytes. Tokens that were added to those of
+  the model are found in texts as they are written, so they stand for their own UTF-8.
   """
   content = reading.parse(text.encode())
   added = {each: token.content for each, token in library.get_added_tokens_decoder().items()}

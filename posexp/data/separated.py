@@ -1,7 +1,7 @@
 """Tables in text: rows of fields between separators, perhaps in quotation marks.
 
-In a .csv, quotation marks enclose fields. In a .tsv they are text, as in most published files, if
-`quoting` does not find that the whole file encloses fields in them.
+In a .csv, quotation marks enclose fields. In a .tsv they are text, as in most published files,
+unless `quoting` finds that the whole file encloses fields in them.
 """
 
 from __future__ import annotations

@@ -186,9 +186,9 @@ class Merges(Vocabulary):
 class Given(Vocabulary):
   """The tokens of a tokenizer that was trained elsewhere, such as a released model's.
 
-  Its token `end` stands before documents and changes numbers with token 0, as END is 0 here. After
-  `stops` a text goes on no further. `length` is how many tokens its model reads, of which nothing
-  here depends.
+  Its token `end` stands before documents and swaps numbers with token 0, since END is 0 here. A
+  text ends at any of `stops`. `length` is how many tokens its model reads; nothing here depends on
+  it.
   """
 
   exact = False
@@ -227,8 +227,8 @@ class Given(Vocabulary):
   def _long(self, document: bytes) -> np.ndarray:
     """Return the tokens of a whole text, tokenized in parts that overlap.
 
-    Where two parts differ in what both have, as within a run of equal letters, all are taken larger
-    until they agree.
+    Where two parts disagree on the text that both have, as within a run of equal letters, larger
+    parts are taken until they agree.
     """
     size = PIECE
     while (found := self._joined(document, size)) is None:
@@ -314,9 +314,9 @@ def trained(
     kind: byte, char, word or bpe. A BPE is trained on the first `tokenizer.TRAINED_ON` bytes alone;
       characters and words are counted over all of the text.
     documents: read once, and not at all for bytes.
-    vocab_size: of `bpe` its tokens, END among them (None: `MERGES`); of `word` at most so many
-      tokens are kept, those of the most frequent words (None: all words).
-    others: documents of other splits. Where they have more characters, these become one token.
+    vocab_size: for `bpe` the number of tokens, END included (None: `MERGES`); for `word` the most
+    tokens that are kept, those of the most frequent words (None: all words). others: documents of
+    other splits. Where they have more characters, these become one token.
   """
   content: dict[str, object] = {"kind": kind}
   parts = itertools.chain.from_iterable(map(pieces, documents))
@@ -367,8 +367,8 @@ def _code_points(text: str) -> np.ndarray:
 def as_library(content: Mapping[str, Any]) -> str | None:
   """Return the JSON of a `tokenizers.Tokenizer` that encodes and decodes like a vocabulary.
 
-  `content` is the JSON of bytes, characters or merges. Words, and characters of which some are
-  unknown, have none.
+  `content` is the JSON of bytes, characters or merges. There is none for words, nor for characters
+  of which some are unknown.
   """
   from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

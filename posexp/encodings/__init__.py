@@ -50,7 +50,8 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
 
 
 def check_layers(encoding: Encoding, layers: Sequence[Layer], count: int) -> None:
-  """Check that an encoding's `layers(count)` are as many, and that others of them act in attention.
+  """Check that an encoding's `layers(count)` are that many, and that other encodings among them act
+  in attention.
 
   Raises:
     ValueError: they are not, or one changes a part of which a Transformer has one for all layers.
@@ -70,7 +71,7 @@ def check_layers(encoding: Encoding, layers: Sequence[Layer], count: int) -> Non
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:
-  """Check that an encoding has so many positions.
+  """Check that an encoding has at least this many positions.
 
   Raises:
     ValueError: it has fewer; `why` says who needs them, and `lower` how to need fewer.

@@ -69,7 +69,7 @@ class TokenEmbedding(nnx.Module):
 
   @property
   def word_table(self) -> nnx.Param:
-    """[V,D], what vectors that were trained elsewhere can replace; `scale` multiplies it."""
+    """The table [V,D] that vectors trained elsewhere can replace; `scale` multiplies it."""
     return self.table
 
   def __call__(self, tokens: Array, *_: Array | None) -> Array:
@@ -274,7 +274,9 @@ class Encoding:
 
   @property
   def least_layers(self) -> int:
-    """The fewest layers that show all of it, as of a pattern; a model of fewer is refused."""
+    """The fewest layers that show the whole encoding, such as a pattern; a model with fewer is
+    refused.
+    """
     return 1
 
   def layers(self, count: int) -> Sequence[Layer]:

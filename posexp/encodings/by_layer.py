@@ -66,7 +66,7 @@ def parsed(text: str) -> tuple[Layer, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class ByLayer(Encoding):
-  """Another encoding in some layers than in others, or another window (Yang et al. 2025).
+  """An encoding or a window that differs from layer to layer (Yang et al. 2025).
 
   Layer l of a Transformer is number l mod P of the pattern's P. A part of it is how many layers, an
   encoding with its options, and how far a token sees there: with window=W the last W tokens, itself
@@ -91,7 +91,7 @@ class ByLayer(Encoding):
 
   @functools.cached_property
   def period(self) -> tuple[Layer, ...]:
-    """What is particular to each layer of the pattern, once."""
+    """The encoding and the reach of each layer of the pattern, in one period of it."""
     given = self.pattern
     parts = FAMILIES.get(given, (given,)) if isinstance(given, str) else given
     try:

@@ -115,7 +115,7 @@ class Reflecting(Relation):
 def reflected(
   q: Array, k: Array, beta: Array, passed: Array, normal: Callable[[Array], Array], of_key: Array
 ) -> Array:
-  """Return logits float32 [B,H,Q,K] of queries that every key which they have passed reflects.
+  """Return logits float32 [B,H,Q,K] of queries reflected by every key that they have passed.
 
   q is [B,Q,H,D], k [B,K,H,D], `beta` [B,K,H] and `passed` bool [B,Q,K]. For each key, `normal` maps
   its entry [...] of the array `of_key` [...,K] to w, [B,1 or Q,H,D].

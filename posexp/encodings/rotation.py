@@ -96,7 +96,9 @@ class Rotation(Relation):
   def turn(
     self, x: Array, waves: tuple[Array | float, Array | float], radius: Array | float = 1.0
   ) -> Array:
-    """Turn x [B,L,H,D] by angles of these waves; planes are times `radius` [1 or B,L,1,M]."""
+    """Turn x [B,L,H,D] by angles of these waves, and multiply its planes by `radius` [1 or
+    B,L,1,M].
+    """
     sin, cos = (radius * wave for wave in waves)
     wide = x[..., : self.turning].astype(jnp.float32)
     if self.layout == "half":
@@ -193,7 +195,7 @@ def sum_of_planes(of_plane: Callable[..., Array], given: Any, shape: tuple[int, 
 def length_seen(span: Span) -> Array:
   """Return the current length n of each query, int [1 or B,1 or Q].
 
-  It is the last position that the query sees less the first one, plus 1.
+  It is the last position that the query sees minus the first one, plus 1.
   """
   seen, key = span.visible, span.key[:, None]
   first = jnp.where(seen, key, REACH).min(-1)

@@ -1,4 +1,4 @@
-"""Say whether a gain is real, of results that anybody has measured.
+"""Say whether a gain is real, in results that anybody has measured.
 
 examples:
   python -m posexp.judge baseline.csv mine.csv            # columns seed,score: over seeds

@@ -73,8 +73,8 @@ def limited(
   """Limit a span to the window and the chunk of some layers.
 
   Tokens are counted by their places, int [Q] and [K], which are consecutive. Chunks begin with a
-  document: `within` int [B,K] are the places of keys in theirs, of which queries are the last, if
-  it does not begin at place 0.
+  document. Unless that begins at place 0, `within` int [B,K] has the place of each key in its
+  document; queries are the last keys.
   """
   mask, window, last = span.mask, kind.window, None
   if kind.chunk is not None and within is None:
@@ -124,9 +124,9 @@ def form_of(
 ) -> str:
   """Return the form of attention: `reference` (its definition), `halves`, `blocked` or `fused`.
 
-  Each query sees the `last` keys up to its own, or all. If it is `plain`, lengths of texts say
-  which keys those are, or else a mask. If queries are keys that see no later one, each is seen
-  `to_its_end`.
+  Each query sees the `last` keys up to its own, or all. With `plain`, lengths of texts say which
+  keys are seen, and no mask is needed. With `to_its_end`, queries are the keys, and none sees a
+  later one.
   """
   if chosen not in ("auto", AUTO_FUSED):
     return "reference" if queries == 1 else chosen

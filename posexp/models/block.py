@@ -107,7 +107,7 @@ class MultiHeadAttention(nnx.Module):
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
 
     Keys are [B,K,G,0] if the relation does not compute them from hidden states; see
-    `Encoding.columns` for columns. `maps` stand for those of x.
+    `Encoding.columns` for columns. `maps` are used in place of those of x.
     """
     v, *k = self.maps(x) if maps is None else maps
     v = v.reshape(*v.shape[:-1], self.kv_heads, -1)
@@ -200,7 +200,7 @@ class Block(nnx.Module):
   def held(self, x: Array, mix: Mix = alone) -> tuple[Array, Array, Array, Any]:
     """Return the input [B,L,F] of self-attention for x [B,L,F]; its keys, values and columns.
 
-    With a convolution, which is by `mix`, what it reads stands beside the columns.
+    With a convolution, which `mix` computes, its inputs stand beside the columns.
     """
     x = self.attention_norm(x) if self.before and self.attention_norm is not None else x
     if self.conv is None:

@@ -25,7 +25,7 @@ def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
 class FeedForward(nnx.Module):
   """f(x W1 + b1) W2 + b2, or (f(x W3 + b3) · g(x W1 + b1)) W2 + b2 if it is gated (Shazeer 2020).
 
-  g is the identity, but of gpt-oss: see `FEED_FORWARDS`.
+  g is the identity, except in gpt-oss: see `FEED_FORWARDS`.
   """
 
   def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):

@@ -60,8 +60,9 @@ class LanguageModel(Writer):
   A batch has, of B lanes, tokens and labels int [B,T]; mask bool [B,T] of the targets that count;
   weight [B], 0 for a row without any; fresh bool [B] where nothing stands before the segment; and,
   where tokens see their own document alone, documents int [B,T]. Without a memory these have
-  positions of their own, from 0. `slots` int [B], where a batch has it, is how many tokens random
-  positions are drawn for, of which a row has the first ones; else they are those that are read.
+  positions of their own, from 0. `slots` int [B], if a batch has it, is for how many tokens random
+  positions are drawn, of which a row takes the first; otherwise they are drawn for the tokens that
+  are read.
 
   Raises:
     ValueError: the size does not suit the encoding.

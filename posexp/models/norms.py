@@ -22,7 +22,7 @@ class RMSNorm(nnx.Module):
 
   Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
   of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before. `above` is added to the
-  scale: with 1, as in Gemma, the parameter is what the scale differs by from 1.
+  scale: with 1, as in Gemma, the parameter is the scale minus 1.
   """
 
   def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6, above: float = 0.0):

@@ -106,9 +106,9 @@ def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
 def functions(graphdef: nnx.GraphDef, segment: int) -> tuple[Callable[..., Any], ...]:
   """Compile two functions (params, settings, …) of a model with segments of this many tokens.
 
-  `turn` makes of a cache with a full segment one with its memory alone. `advance` reads tokens
-  [B,Q], of which the first `count` belong to the text, and draws the token at `place`: (cache,
-  token int32 [B], its log p float32 [B]).
+  `turn` turns a cache with a full segment into one that has its memory alone. `advance` reads
+  tokens [B,Q], of which the first `count` belong to the text, and draws the token at `place`:
+  (cache, token int32 [B], its log p float32 [B]).
   """
 
   @functools.partial(jax.jit, donate_argnums=2)

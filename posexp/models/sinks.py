@@ -39,7 +39,7 @@ class Sink(nnx.Module):
 
 
 def sink_of(size: Size, relation: Relation, rngs: Rngs) -> Sink | None:
-  """Return the sink of a layer's self-attention, of which its relation learns; None without one.
+  """Return the sink of a layer's self-attention, and tell the relation of it; None without one.
 
   Raises:
     ValueError: the relation's weights are no softmax of logits.

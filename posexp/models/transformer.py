@@ -360,7 +360,7 @@ class Stack(nnx.Module):
 
   @property
   def distinct(self) -> list[int]:
-    """The first layer of each encoding that a layer has; [0] unless they differ."""
+    """The first layer of each encoding; [0] if all layers have the same."""
     encodings = [kind.shared for kind in self.kinds]
     return [encodings.index(each) for each in dict.fromkeys(encodings)]
 

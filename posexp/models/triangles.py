@@ -21,7 +21,7 @@ class Triangles(Relation):
   """A relation whose heads are cut: the first half sees keys j ≤ i, the second j ≥ i.
 
   Each half has its own softmax, of the products of its channels over √(D/2) (arXiv 2604.18603).
-  Positions enter before the cut. A bias is that of both halves.
+  Positions enter before the cut. Both halves have the same bias.
   """
 
   def __init__(self, whole: Relation, head_dim: int):

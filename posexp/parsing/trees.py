@@ -64,7 +64,7 @@ class Tree:
 def paths(given: str | Sequence[str]) -> list[str]:
   """Return the files of names or globs; those of one glob are in order.
 
-  In a glob, a folder that there is by its very name is that one, be there brackets in it.
+  A folder that exists under the very name that was typed is taken, even if that has brackets.
 
   Raises:
     UserError: a glob matches no file.

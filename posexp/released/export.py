@@ -1,8 +1,7 @@
 """A model as a folder that Hugging Face's `transformers` loads, for what its architectures can say.
 
-A config is written for each family that comes into question and read again: only where that gives
-the options of the model is the model one of the family. Otherwise the first difference is the
-reason why not.
+A config is written for each candidate family and read again. A model is one of the family only if
+that gives its own options; otherwise the first difference is the reason why it is not.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Exported(NamedTuple):
 
   @property
   def longest(self) -> int:
-    """The tokens of a text that the model is known to read."""
+    """The longest text that the model is known to read, in tokens."""
     return max(self.length, self.tokens.length)
 
   @property
@@ -137,7 +136,7 @@ def _tensors(model: Exported, family: Family) -> dict[str, np.ndarray]:
 def _in_halves(path: Name, x: np.ndarray, layers: list[Layer], size: Size) -> np.ndarray:
   """Return a map of queries or keys whose planes are channels t and t + r/2, from neighbors.
 
-  That is the same model, as both change places alike.
+  The model stays the same, since channels of queries and keys change places alike.
   """
   if path[1] != "blocks" or {*path}.isdisjoint(("query", "key", "query_norm", "key_norm")):
     return x

@@ -1,7 +1,7 @@
 """Families of released models: what their configs ask for, and where their files have it.
 
-A family is a row of families.yaml. Its encoding is a function of its name here, from the keys of a
-config to what each layer has of positions, unless the row can say it.
+A family is a row of families.yaml. It says which positions layers have, or names a function of this
+module that reads them from the keys of a config.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ SCALINGS, RENAMED = COMMON["scalings"], COMMON["renamed"]
 class Asked:
   """A config, asked for its keys by name; a key that the family does not have is refused.
 
-  Of a config that is asked for `positions` alone, other keys are not looked at.
+  Where `positions` alone are asked for, other keys are not looked at.
   """
 
   def __init__(
@@ -222,7 +222,7 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
   Args:
     ask: the config.
     base: the key of the base, where the dictionary does not have it.
-    given: stands for the config's dictionary.
+    given: replaces the config's dictionary.
   """
   if given is None:
     given = ask("rope_scaling") or ask("rope_parameters")
@@ -256,7 +256,7 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
 
 
 def _share(ask: Asked, given: Any) -> Options:
-  """Return which share of the channels turns, in a family that has one; None is the config's."""
+  """Return the share of the channels that turns, if a family has one: `given`, or its config's."""
   key = next((each for each in COMMON["shares"] if each in ask.family.keys), None)
   if key is None:
     if given not in (None, 1):

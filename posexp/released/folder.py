@@ -246,7 +246,8 @@ def open_folder(name: str) -> Folder:
 
 
 def _fetched(shown: str, repository: str, revision: str, file: str | None) -> Path:
-  """Return a file of the hub on this disk, or the folder of all small ones; from there if known.
+  """Return the path of a file of the hub, or of the folder of all small ones, once it is on this
+  disk.
 
   Raises:
     UserError: the hub does not answer, or does not have it.

@@ -1,6 +1,6 @@
 """Positions of a released model, read without the rest: its config, and the tensors of positions.
 
-Beside `families` there are some here of which positions alone are read.
+It knows the families of `families`, and more of which positions alone are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def width(model: Options) -> int:
 
 
 def positions(folder: Folder) -> Positions:
-  """Return the positions of a released model; of its weights no others are read.
+  """Return the positions of a released model; no other weights are read.
 
   Raises:
     UserError: its family is not known, or its config asks for positions that posexp does not have.

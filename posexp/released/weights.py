@@ -227,7 +227,7 @@ class Released:
   def pieces(self, spec: Any) -> list[Piece]:
     """Return the tensors of a model; UserError unless the file has these and no others.
 
-    A model with other positions may have more or fewer parameters of these.
+    A model with other positions may have other parameters of positions than the file.
     """
     try:
       state = nnx.to_flat_state(nnx.state(abstract_model(spec.build), nnx.Param))
@@ -258,7 +258,7 @@ class Released:
     return found
 
   def classifier(self, labels: Sequence[str]) -> dict[str, Tensor]:
-    """Return the parameters of the head that tells these labels apart, if it is the file's."""
+    """Return the parameters of the head that tells these labels apart, if the file has it."""
     name, given = self.family.names.get("classes", ""), self.config.get("id2label")
     same = isinstance(given, dict) and [*given.values()] == [*labels]
     if not same or self.config.get("architectures") != [self.family.architecture]:

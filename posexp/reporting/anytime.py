@@ -27,10 +27,10 @@ RATIOS = (2.0, 3.5)
 
 
 def log_evidence(a: Sequence[float], b: Sequence[float], shifts: Sequence[float] = (0.0,)) -> Any:
-  """Return the logarithm of the evidence, float64 [S], that a − b is not each of some shifts [S].
+  """Return the logarithm of the evidence against each shift [S] as the value of a − b, float64 [S].
 
   It is the mean over both directions of the difference, both directions of the ranks, and RATIOS.
-  Equal scores stand in the order that is the weakest evidence.
+  Equal scores are put in the order that gives the weakest evidence.
   """
   moved = np.asarray(a, float) - np.asarray(shifts, float)[:, None]
   values = np.hstack([moved, np.broadcast_to(np.asarray(b, float), (len(shifts), len(b)))])

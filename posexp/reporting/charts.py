@@ -49,8 +49,8 @@ class Chart(NamedTuple):
 
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
-  """Return the charts of a task that have points. Those with a line for each group are of all
-  groups that have a mean, or of these alone, which need no mean for curves of training.
+  """Return the charts of a task that have points. Charts with a line for each group have the given
+  `groups`, also those without a mean in curves of training; by default all that have a mean.
   """
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
@@ -119,7 +119,7 @@ def lengths(results: Results) -> Chart | None:
 
 def reach(tasks: Iterable[Results]) -> Chart | None:
   """Return how far each group reaches in each task, the farthest reaching first; None unless
-  several tasks have a `reach`. Groups of tasks are the same where their labels are.
+  several tasks have a `reach`. Groups of two tasks count as the same if they have the same label.
   """
   of = Score("beyond/reach", METRICS["reach"], "beyond")
   found = [each for each in tasks if any(run.score(of.key) is not None for run in each.runs)]

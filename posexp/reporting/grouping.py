@@ -36,8 +36,8 @@ class Group:
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def of(self, values: Sequence[float], most: float | None = None) -> Estimate:
-    """Return the estimate of values of its seeds, without an interval if these were looked at: a t
-    interval of as many seeds as were needed does not hold.
+    """Return the estimate of values of its seeds, without an interval if the sweep looked at scores
+    before it added seeds, since a t interval does not hold then.
     """
     found = estimate(values, most)
     looked_at = any(run.looked_at for run in self.runs)

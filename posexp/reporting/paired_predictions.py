@@ -94,7 +94,7 @@ def read_alike(runs: Sequence[Run], split: str) -> tuple[Columns, list[pd.DataFr
 
 
 def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
-  """Return the part of each example in the scores that are shares or ratios, by their metrics."""
+  """Return what each example adds to the scores that are shares or ratios, by their metrics."""
   ones = np.ones(len(rows))
   of = f"{zlib.crc32(repr([*_asked(rows, columns)]).encode(errors='replace')):08x}"
   if columns.numbers:  # an example is right where all counts are equal
@@ -165,7 +165,7 @@ def moved(runs: Sequence[Run], score: Score) -> Moves | None:
 
 
 def _examples_of(run: Run, score: Score) -> Examples | None:
-  """Return the part of each example in a score of a run; None where it is not known.
+  """Return what each example adds to a score of a run; None where that is not known.
 
   Raises:
     UserError: the record of it is damaged.

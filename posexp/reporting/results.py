@@ -115,7 +115,9 @@ class Results:
     return {run.path: found for run in scored if (found := trained(run))}
 
   def cut_short(self, runs: Iterable[Run]) -> bool:
-    """Whether most of some runs were: their scores say how fast they learn, and little else."""
+    """Whether training of most runs was cut short: scores then say how fast they learn, and little
+    else.
+    """
     known = [self.trained[run.path] for run in runs if run.path in self.trained]
     return 2 * sum(each.cut_short for each in known) > len(known)
 

@@ -138,8 +138,7 @@ def _difference(group: Group, results: Results) -> str:
 
 def order(results: Results) -> str:
   """Return whether order matters for these data: how other groups compare with the one without
-  positions, to which an encoder's texts have no order. "" if no group is without them, or it is a
-  decoder's.
+  positions, for which texts have no order in an encoder. "" without such a group, or in a decoder.
   """
   groups = {each.label: each for each in results.ranked}
   blind, best = groups.get("none"), results.ranked[0]

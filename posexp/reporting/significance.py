@@ -208,7 +208,7 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
 
 @dataclasses.dataclass
 class Difference:
-  """A group less the baseline. There is no test unless both have two seeds."""
+  """A group minus the baseline. There is no test unless both have two seeds."""
 
   estimate: Estimate = dataclasses.field(default_factory=Estimate)
   contrast: Contrast | None = None

@@ -2,7 +2,7 @@
 
 A spec holds its data, and fills the width of the element that it is drawn in. Its parameter
 `picked` is the name of the group that is highlighted and `hidden` those of groups that are not
-shown, which are none in a file, and `wide` are the pixels of its width.
+shown, none of them in a file, and `wide` is its width in pixels.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _with_ends(row: Spec, point: Point, chart: Chart) -> Spec:
 
 
 def _marks(chart: Chart, count: int, x: Spec, y: Spec, looks: Sequence[Spec]) -> list[Spec]:
-  """Return the marks of so many lines, which need no line where x has no order."""
+  """Return the marks of this many lines; where x has no order, points are not joined."""
   color, shape, dash = looks
   faint = 0.14 if count <= FEW else 0.0
   bands = [HIDDEN, {"test": "picked == datum.group", "value": 0.25}]

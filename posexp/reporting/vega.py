@@ -106,9 +106,8 @@ def usual(labels: Sequence[str]) -> set[str]:
 
 
 def distinct(labels: Sequence[str], most: int = 2 * NAME) -> list[str]:
-  """Return the labels of groups for an axis, without the words that all labels have, and values of
-  options that most have, as far as labels then still differ. They are cut to `most` letters if they
-  do so then.
+  """Return the labels of groups for an axis. Words that all labels have are left out, and so are
+  values of options that most have, as long as labels still differ; so do cuts to `most` letters.
   """
   words = [label.split() for label in labels]
   shared, often = set.intersection(*map(set, words)), usual(labels)
@@ -129,9 +128,7 @@ def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
 
 
 def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:
-  """Return the ends of an axis for all intervals, unless one is much longer than all values are
-  apart.
-  """
+  """Return the ends of an axis that holds all values, and intervals up to WIDE ranges beyond."""
   values = [
     each for row in rows for each in (row["mean"], *row.get("each", ())) if each is not None
   ]

@@ -42,8 +42,8 @@ def area(by_length: Mapping[int, float]) -> float:
 def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
   """Return `beyond/reach` and `beyond/area` of a summary that has exact match by length.
 
-  The area begins at the longest tested length of training, if there is one. There is nothing of
-  what a summary lacks, or has by the names of other parts.
+  The area begins at the longest tested length of training, if there is one. What a summary lacks,
+  or has by names of parts that are no lengths, is left out.
   """
   found: list[dict[int, float]] = []
   for split in SPLITS:

@@ -135,8 +135,8 @@ class Run:
     return float(value) if reading.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Return whether the run has learned its task at the lengths of training, without which scores
-    of a split say little; None if the task has no such gate.
+    """Return whether the run has learned its task at the lengths of training; if not, scores of a
+    split say little. None if the task has no such gate.
     """
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]

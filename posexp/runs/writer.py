@@ -48,9 +48,9 @@ class RunWriter:
 
   A row is logged before the state of its step is saved. So a checkpoint proves that all rows up
   to its step are there, and a run that goes on from it writes the later ones again. The best
-  checkpoint is that with the best `metric`, of equals that with the lower validation loss, of these
-  the earliest; with `train.average`, so many of the newest evaluated ones are kept, too. `rerun` in
-  the config removes what is in the folder.
+  checkpoint has the best `metric`; among equals it has the lowest validation loss, and then it is
+  the earliest. With `train.average`, that many of the newest evaluated ones are kept, too. `rerun`
+  in the config removes what is in the folder.
   """
 
   def __init__(self, path: Path, config: Mapping[str, Any]):

@@ -287,7 +287,7 @@ def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
 
 
 def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
-  """Part runs into arrays, which are about equal and no larger than the cluster takes them."""
+  """Divide runs into arrays of about equal size, none larger than the cluster accepts."""
   said = ""
   with contextlib.suppress(UserError):  # `sbatch` says what is wrong
     said = _asked("scontrol", "show", "config") if members else ""
@@ -298,7 +298,9 @@ def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
 
 
 def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
-  """Submit an array of so many jobs, whose folder is `place`; sbatch writes its id there itself."""
+  """Submit an array of this many jobs, whose folder is `place`; sbatch writes its id there
+  itself.
+  """
   rest = dict(launcher)
   take = rest.pop
   setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")

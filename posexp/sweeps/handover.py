@@ -68,7 +68,9 @@ class Trials:
 
 
 class _NoCallbacks:
-  """What Hydra tells of its jobs, which goes nowhere: `hydra.callbacks` are not heeded."""
+  """Callbacks that do nothing with what Hydra tells of its jobs: `hydra.callbacks` are not
+  heeded.
+  """
 
   def on_job_start(self, **about: Any) -> None:
     """Ignore the start of a job."""

@@ -50,7 +50,7 @@ class Member:
 
   @property
   def is_ready(self) -> bool:
-    """Whether its options are known; a tuned run's are, once its trials have ended."""
+    """Whether its options are known, as those of a tuned run are once its trials have ended."""
     return self.fixed is None or self.path != Path()
 
   @property

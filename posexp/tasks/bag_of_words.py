@@ -1,5 +1,5 @@
-"""A baseline that ignores order, logistic regression on a bag of words or of characters, and what a
-result beside it says of order.
+"""A baseline that ignores order: logistic regression on a bag of words or of characters. A result
+beside it says what order is worth.
 """
 
 import warnings

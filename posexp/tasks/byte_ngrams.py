@@ -97,6 +97,6 @@ def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarr
 
 
 def _looked_up(asked: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
-  """Return the values of some of the sorted numbers that are known; 0 for others."""
+  """Return the values of some numbers, by a table of sorted `known` ones; 0 for others."""
   place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
   return np.where(known[place] == asked, values[place], 0)

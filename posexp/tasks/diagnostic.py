@@ -67,7 +67,7 @@ class Answering(Task):
 
   def answers(self, data: Answers, split: str, found: Outputs) -> Outputs:
     """Return for every example, [N] each: `loss`, the `tokens` that count, how many are `right`,
-    whether all of them are (`exact`), whether all but the end are (`oracle`), and its `length`.
+    whether all are (`exact`), whether all but the end are (`oracle`), and its `length`.
     """
     lengths, examples = data.splits[split]
     if self.form == "encoder":

@@ -136,10 +136,10 @@ class Addition(Diagnostic):
 class Recall(Diagnostic):
   """The value of a key: `pairs` of key and value, n fillers, and the key (Arora et al. 2023).
 
-  A key may have several `values`, all of which are the answer, in their order. With `queries`, so
+  A key may have several `values`, all of which are the answer, in their order. With `queries`, that
   many different keys are asked for, one after another. With `anywhere`, the pairs stand at random
-  places among the fillers, so that longer texts have them at places and distances that training
-  has not seen; in front of the fillers, they stand at the same places in texts of any length.
+  places among the fillers, so that longer texts have them at places and distances that training has
+  not seen; in front of the fillers, they stand at the same places in texts of any length.
   """
 
   KINDS: ClassVar[int] = 32

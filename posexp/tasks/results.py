@@ -1,4 +1,4 @@
-"""What tasks make of predictions and of summaries: scores, rows and the table of a result.
+"""Scores, rows and tables that tasks make of predictions and of summaries.
 
 Shapes: N examples of a split.
 """
@@ -53,7 +53,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def parts(summary: Mapping[str, Any], key: str) -> list[str]:
-  """Return the names of the parts of a split that a metric was measured of: "7" of key/7."""
+  """Return the names of the parts of a split in which a metric was measured: "7" for key/7."""
   return [each.removeprefix(f"{key}/") for each in summary if each.startswith(f"{key}/")]
 
 

@@ -131,7 +131,7 @@ def _parsed(path: str, lines: Iterator[str]) -> Iterator[Pair]:
 
 @dataclasses.dataclass(frozen=True)
 class Scan(Answering):
-  """The actions of a command, whose number is its length (Lake & Baroni 2018).
+  """The actions that a command means; its length is their number (Lake & Baroni 2018).
 
   The commands are those of a `split` of the paper, or of the files `train` and `test`. The paper's
   test commands are the split `beyond`, or `test` if they are like those of training (`simple`); the

@@ -116,7 +116,7 @@ class LabeledTexts(Classification):
     return iter(())
 
   def parts_words(self) -> bool:
-    """Return whether blanks part the words of the texts, as far as that is seen at once."""
+    """Return whether blanks part the words of the texts, going by the first of them."""
     return writing.parts_words(text for text, _ in self.given()[0]["train"]())
 
   def settled(self) -> LabeledTexts:

@@ -14,7 +14,7 @@ from posexp.tasks.text_classification import LabeledTexts
 
 
 class Language(NamedTuple):
-  """Words of sentences, of which each list has as many in every language."""
+  """Lists of words for sentences; a list has as many words in every language."""
 
   animals: str
   persons: str
@@ -63,8 +63,8 @@ class WhoActs(LabeledTexts):
 def sentences(language: str, examples: int) -> Mapping[str, Rows]:
   """Return sentences with their labels by split; a tenth each is for validation and test.
 
-  Who does what to whom decides by a hash on the split, the same one in every language, and which
-  sentences are left out if fewer `examples` than all 10,000 are wanted.
+  A hash of who does what to whom decides, alike in every language, on the split of a sentence, and
+  on which are left out if fewer `examples` than all 10,000 are wanted.
   """
   *lists, blank = LANGUAGES[language]
   words = [each.split(", ") for each in lists]

@@ -95,8 +95,8 @@ def keep_freed_memory() -> None:
 
 
 def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
-  """Return how many devices of a process may be used: all, but of a CPU as many as `asked`, which
-  "auto" derives from the width of the model and the tokens of a text.
+  """Return how many devices of a process may be used: all of them, or on a CPU as many as `asked`,
+  which "auto" derives from the width of the model and the tokens of a text.
 
   XLA gives each product of attention one core, so that models of which these are a large part train
   faster if each of two cores has a share of the batch; more were not measured. Others train faster

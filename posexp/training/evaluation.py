@@ -32,7 +32,7 @@ OVERFLOWING = f"its weights are finite, so its sums overflow at these lengths or
 
 
 class Snapshot(NamedTuple):
-  """A model with its weights, on its devices; tasks see of it `posexp.tasks.contract.Snapshot`."""
+  """A model with its weights, on its devices; tasks know it as `posexp.tasks.contract.Snapshot`."""
 
   program: Program
   state: State  # whole on every device

@@ -229,7 +229,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
 def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
   """Return the batches after a step, and the shapes of the first ones, to be compiled ahead.
 
-  No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
+  There are no shapes on a GPU or TPU, where XLA times kernels while it compiles, nor with several
   processes, which have to compile in one order.
   """
   batches = data.batches(setup.training.batch_size, seed=setup.config["seed"], start=step)

@@ -82,11 +82,13 @@ class Training:
 
   @property
   def by_least(self) -> bool:
-    """Whether neither steps nor epochs are given, but how many there are at least."""
+    """Whether only the least number of steps is given, and neither steps nor epochs."""
     return self.steps is None and self.epochs is None
 
   def warmup_of(self, steps: int) -> int:
-    """Return the steps in which the learning rate rises; by least_steps a tenth of all at most."""
+    """Return the steps in which the learning rate rises; with `by_least`, a tenth of all at
+    most.
+    """
     return min(self.warmup, steps // 10 if self.by_least else steps - 1)
 
   def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:

@@ -161,7 +161,7 @@ def _connect(info: ProcessInfo, timeout: float) -> None:
 
 
 def part() -> None:
-  """Wait until all processes have come to their end, which is then no loss of one."""
+  """Wait until all processes have come to their end, so that none counts as lost when it ends."""
   import jax
 
   if _joined.count > 1:
@@ -170,7 +170,7 @@ def part() -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Say in a sentence where the block ends because another process has.
+  """Raise a UserError if the block fails because another process has ended.
 
   Where no operation fails by it, JAX ends this process itself after `HEARTBEAT` seconds.
   """

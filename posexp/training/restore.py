@@ -60,8 +60,8 @@ def open_for(
   split: str | None = "test",
   rows: int = 1,
 ) -> TrainedModel:
-  """Open a run, or a released model, for a command that measures a `split` of its data; None is for
-  one that reads no data, and needs batches of so many `rows`.
+  """Open a run, or a released model, for a command that measures a `split` of its data; None means
+  that it reads no data, in batches of `rows` rows.
 
   Raises:
     UserError: as `open_trained` or `open_alone` do, or the run was never to be tested.
@@ -252,8 +252,8 @@ def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
 def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedModel:
   """Return the same weights in a model with other options: {"rope.scaling": "ntk", ...}.
 
-  Any option of the encoding will do with which the model has the same parameters, and those of the
-  model in OF_MODEL. The carry is empty, and is made anew where the model is asked.
+  Options of the encoding may change if the model keeps the same parameters, and so may the options
+  of the model in OF_MODEL. The carry is empty, and is made anew where the model is asked.
 
   Raises:
     UserError: an option is none of these, or its value is wrong or does not suit the model.

@@ -114,7 +114,9 @@ class Setup(NamedTuple):
         raise Unsuited(as_typed(str(error), parts)) from error
 
   def check_fits(self, parameters: int) -> None:
-    """Raise UserError where a device cannot hold a model of so many while it is trained."""
+    """Raise UserError if no device can hold a model with this many parameters while it is
+    trained.
+    """
     names = ("d_model", self.size.varied, "num_layers")
     given = vars(self.size).items()
     widths = ", ".join(f"model.{name}={value}" for name, value in given if name in names)
@@ -192,8 +194,8 @@ class Setup(NamedTuple):
 
 
 def _as_named_before(setup: Setup) -> dict[str, Any]:
-  """Return the config of a task on a file, with its kind for its name where such runs are there:
-  before tasks were named by their files, they were named so.
+  """Return the config of a task on a file. It has its kind as its name if runs of that name are
+  there: so tasks were named before they had the names of their files.
   """
   config, task = setup.config, setup.config["task"]
   name, kind = task["name"], task["kind"]
@@ -206,7 +208,7 @@ def _as_named_before(setup: Setup) -> dict[str, Any]:
 
 @functools.cache
 def _trained_by(line: str, runs: str) -> str:
-  """Return the folder of the runs, one a seed, that the options of a command line have trained.
+  """Return the folder of the runs, one for each seed, that a command line has trained.
 
   Raises:
     UserError: the options are wrong, or no such run has begun.

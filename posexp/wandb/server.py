@@ -83,8 +83,8 @@ def start(settings: Mapping[str, Any], timeout: float | None = None, **more: Any
 
 
 def reset() -> None:
-  """End W&B's process, which counts a failed run as in use, or has failed itself. The error, and
-  not the warnings before it, say why.
+  """End W&B's process, which counts a failed run as in use, or has failed itself. The error says
+  why, and not the warnings before it.
   """
   import wandb
 
