@@ -68,9 +68,7 @@ def check(argv: list[str]) -> bool:
 
 
 def check_task(config: Mapping[str, Any], loaded: dict[Path, bool]) -> bool:
-  """Print whether the identity of a run depends on all files that a task reads; `loaded` is as in
-  `unnamed`.
-  """
+  """Print whether a run's identity depends on all files of a task; `loaded` is as in `unnamed`."""
   from posexp.tasks import make_task
 
   doing("reading the data")
@@ -184,9 +182,7 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
 
 
 def remedy(task: Task, paths: list[Path]) -> str:
-  """Return the text of a `data_digest` for a task that reads these files, which are named by its
-  options where they can be.
-  """
+  """Return the text of a `data_digest` for a task that reads files, by its options for them."""
   options = {}
   for field in dataclasses.fields(cast(Any, task)):
     if isinstance(value := getattr(task, field.name), str | Path):

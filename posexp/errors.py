@@ -55,9 +55,7 @@ def printable(text: str) -> str:
 
 
 def refused(error: OSError | UserError) -> UserError:
-  """Return a UserError for what the system refuses, such as writing to a full disk. A UserError is
-  returned as it is.
-  """
+  """Return a UserError for what the system refuses, such as writing to a full disk."""
   if isinstance(error, UserError):
     return error
   name = error.filename2 or error.filename

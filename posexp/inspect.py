@@ -145,9 +145,7 @@ def folder_name(options: Sequence[str]) -> str:
 
 
 def is_path(word: str) -> bool:
-  """Return whether a word names a run, which may be missing, and no option; a run's folder
-  has a =.
-  """
+  """Return whether a word names a run, though it may be missing; a run's folder has a =, too."""
   return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
 
 

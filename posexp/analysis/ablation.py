@@ -88,9 +88,7 @@ def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-  """Return Σ values / Σ counts, of arrays [N], and how much each example contributes to its
-  deviation, [N].
-  """
+  """Return Σ values / Σ counts of arrays [N], and what each example adds to its deviation, [N]."""
   found = values.sum() / counts.sum()
   return found, (values - found * counts) / counts.mean()
 

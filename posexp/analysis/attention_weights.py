@@ -122,9 +122,7 @@ def by_offset(
 
 
 class AttentionMap(NamedTuple):
-  """The weights of one kind of attention in a translation; a row is a query's, and sums to 1, or to
-  1 less the share of its sink.
-  """
+  """Weights of attention in a translation: those of a query sum to 1 minus its sink's share."""
 
   name: str  # "cross", "encoder" or "decoder"
   weights: np.ndarray  # [layers,H,Q,K]

@@ -62,9 +62,7 @@ def entered(parts: Iterable[str]) -> str:
 
 
 def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) -> dict[str, str]:
-  """Return the rows of the card, measured; `profile` is of the model's first layer, and `text` as
-  in `behavior`.
-  """
+  """Measure the rows of the card; `profile` is of the first layer, and `text` as in `behavior`."""
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)

@@ -50,9 +50,7 @@ def weights(case: Case) -> Iterator[Violation]:
 
 
 def columns(case: Case) -> Iterator[Violation]:
-  """Check that the columns of a key or query depend on its own token alone, so that they can be
-  cached.
-  """
+  """Check that columns of a key or query depend on its own token alone, and so can be cached."""
   model, draw = stack(case), np.random.default_rng(11)
   shape = 2, case.length, case.d_model
   x = jnp.asarray(draw.normal(size=shape), jnp.float32)

@@ -127,9 +127,7 @@ def position_vectors(
 def layer_profiles(
   model: ProbeModel, trained: TrainedModel | None, length: int
 ) -> dict[str, Profile]:
-  """Return the profile of a trained model's layers, or of the first layer of one that is not
-  trained.
-  """
+  """Return the profile of each layer of a trained model, or of the first layer of another."""
   if trained:
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
     return {f"layer {layer}": probe.profile(model, 2 * length, layer) for layer in layers}

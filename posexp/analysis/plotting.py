@@ -61,9 +61,7 @@ NOT_PLAIN = "(?i)bold|italic|oblique|color"  # in the name of a font's file
 def panels(
   rows: int, columns: int, *, width: float, height: float, title: str, **options: Any
 ) -> tuple[Figure, np.ndarray]:
-  """Return a figure of rows × columns panels of so many inches each, and their axes
-  [rows,columns].
-  """
+  """Return a figure of panels, whose size is in inches, and their axes [rows,columns]."""
   size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
   figure = Figure(figsize=size, layout="constrained")
   axes = figure.subplots(rows, columns, squeeze=False, **options)

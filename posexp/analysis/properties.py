@@ -132,9 +132,7 @@ def decoded(
   source: tuple | None = None,
   positions: Array | None = None,
 ) -> Array:
-  """Return the outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by
-  one.
-  """
+  """Return outputs [B,L,F] of cached decoding for tokens [B,L]: a prompt, then one by one."""
   batch, length = tokens.shape
   cache, outputs = stack.empty_cache(batch, length, positions), []
   for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
@@ -195,9 +193,7 @@ def cross_attention(case: Case) -> Iterator[Violation]:
 
 
 def memory(case: Case) -> Iterator[Violation]:
-  """Check that segments with a memory give the outputs of the whole sequence. Declared by
-  `recurrent`.
-  """
+  """Check that segments with a memory give the outputs of the whole, as `recurrent` declares."""
   if not case.encoding.relative:
     # Positions count from the memory's first slot, so that what it holds was made at others: the
     # whole sequence can give that for a first layer's memory only, the words.
@@ -373,9 +369,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 
 
 def terms(case: Case) -> Iterator[Violation]:
-  """Check that outputs with all terms on equal those without switches, and that one term off
-  changes them and leaves them finite.
-  """
+  """Check that outputs with all terms on are as without switches, and finite with one off."""
   model, tokens = stack(case), tokens_of(case)
   names = dict.fromkeys(term for block in model.blocks for term in block.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}

@@ -76,9 +76,7 @@ def of_positions(vectors: np.ndarray, labels: Sequence[str]) -> list[str]:
 def table(
   title: str, cells: Sequence[str], labels: Sequence[str], heads: Sequence[str]
 ) -> list[str]:
-  """Return a title and aligned cells, row by row, beside their labels; nothing if there are too
-  many to print.
-  """
+  """Return a title and aligned cells beside their labels; nothing if they are too many to print."""
   columns = len(heads)
   if max(len(labels), columns) > MOST:
     return []

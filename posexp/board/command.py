@@ -222,9 +222,7 @@ def duration(text: str) -> float:
 
 
 def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
-  """Return the rows that were asked for; raise UserError for one that cannot be, or not in this
-  folder.
-  """
+  """Return the rows asked for; UserError for one that cannot be, or cannot be in this folder."""
   from posexp.board import rows
 
   own = [o for o in args.overrides if o.key_or_group != "encoding"]

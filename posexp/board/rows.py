@@ -116,9 +116,7 @@ class Cell:
 
   @property
   def written(self) -> list[Member]:
-    """The runs that a row's file has. It takes those of a rate, or of the tuned tracks, once none
-    of them is missing.
-    """
+    """The runs for a row's file, which takes those of a rate, or of tuned tracks, all at once."""
     if not self._left and all(each.state == DONE for each in self.runs):
       return self.runs
     default = [each for each in self.runs if each not in self.tuned]
@@ -246,9 +244,7 @@ class Remaining(Sweep):
     self._took.setdefault(cell.column.name, {}).setdefault(cell.row.name, []).append(seconds)
 
   def _expected(self, cell: Cell) -> float:
-    """Return the usual seconds of a run: those of the cell's earlier runs, else of its column's,
-    else what the suite says.
-    """
+    """Return the usual seconds of a run: by the cell's runs, else its column's, else the suite."""
     of_column = self._took.get(cell.column.name, {})
     known = of_column.get(cell.row.name) or [*itertools.chain(*of_column.values())]
     return statistics.median(known or [cell.column.seconds])
@@ -290,9 +286,7 @@ class Remaining(Sweep):
 
 
 def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., Any]:
-  """Return the function that trains runs, as many at once as were asked for; by default one for
-  each core or device.
-  """
+  """Return the function that trains runs, `count` at once, or as many as cores or devices."""
   lines = [*overrides]
   if not any(line.startswith(("workers=", "hydra/launcher=")) for line in lines):
     bound = devices("auto", count)

@@ -340,9 +340,7 @@ class Board:
     return dict(zip(kept, aggregates.reciprocal_ranks(means).tolist(), strict=True))
 
   def cost(self, row: Standing, key: str) -> float | None:
-    """Return the cost of a row divided by the cost of `none` on the same processor: the median over
-    columns.
-    """
+    """Return a row's cost over that of `none` on the same processor, as a median over columns."""
     none = self.anchor("none")
     own, base = (each.costs(key) if each else {} for each in (row, none))
     ratios = [own[place] / base[place] for place in own if base.get(place)]

@@ -178,9 +178,7 @@ def answers(board: Board) -> Table:
 
 
 def matters(board: Board) -> Table:
-  """Return by how much encodings matter in each column, and the smallest difference that it can
-  tell.
-  """
+  """Return how much encodings matter in each column, and the smallest difference it can tell."""
   heads = ["column", "need", "side", "worth 0", "worth 1", "best", "its score", *ANCHORS]
   heads += ["best − rope", "best − none", "learned", "least detectable", "median SD"]
   heads += ["told apart from rope", "mean reach of the best"]

@@ -132,9 +132,7 @@ def parse(argv: Sequence[str], parser: Parser | None = None) -> Namespace:
 
 @contextlib.contextmanager
 def hydra_with_configs() -> Iterator[Any]:
-  """Set Hydra up with the configs of posexp and of plugins; yield the object that composes
-  configs.
-  """
+  """Set Hydra up with the configs of posexp and of plugins; yield what composes configs."""
   register()
   with contextlib.ExitStack() as stack:
     with warnings.catch_warnings():
@@ -146,9 +144,7 @@ def hydra_with_configs() -> Iterator[Any]:
 
 
 def _store(encodings: DictConfig) -> None:
-  """Give Hydra the options of all encodings, which stand together in no file, unless it has
-  them.
-  """
+  """Give Hydra the options of all encodings, which no single file has, unless it has them."""
   global _stored
   if encodings is not _stored:
     ConfigStore.instance().store("encodings", encodings)
@@ -320,9 +316,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raise UserError for options without effect: of an encoding that no run has, or overridden
-  ones.
-  """
+  """Raise UserError for options of an encoding that no run has, and for overridden ones."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:

@@ -46,9 +46,7 @@ MISTAKES = (
 
 
 def _is_dataclass(value: Any) -> bool:
-  """Return whether a value is a frozen dataclass, by itself or, without fields of its own, by
-  its base.
-  """
+  """Return whether a class is a frozen dataclass, or inherits one and adds no fields."""
   if not isinstance(value, type):
     return False
   has = vars(value).get if inspect.get_annotations(value) else functools.partial(getattr, value)

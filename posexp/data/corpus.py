@@ -168,9 +168,7 @@ class Part(NamedTuple):
 
 
 def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
-  """Return a function that tokenizes a batch, and checks one that begins within the first
-  `checked` bytes by decoding its tokens.
-  """
+  """Return a function that tokenizes batches, and decodes those in the first `checked` bytes."""
   opened = _opened(text)
 
   def tokenized(batch: Batch) -> Part:

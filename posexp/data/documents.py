@@ -150,9 +150,7 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
 
 
 def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
-  """Move the end of the only document to the splits that are missing, without cutting a
-  character.
-  """
+  """Move the end of the only document to the splits that are missing; cut no character."""
   train = writers["train"]
   content = np.memmap(train.path, np.uint8, "r")
   size = end = len(content)

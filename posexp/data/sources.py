@@ -279,9 +279,7 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
 
 
 def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
-  """Return a string that can be encoded; an empty one for null. `max_length` are the task's
-  tokens.
-  """
+  """Return a text that can be encoded; "" for null. `max_length` is in tokens, of the task."""
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
   value = value or ""

@@ -106,9 +106,7 @@ def _bytes(prefix: bool, marked: bool) -> "tokenizers.pre_tokenizers.PreTokenize
 
 
 def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-  """Return each row, or each second, fourth, ..., so that they have at most `TRAINED_ON`
-  characters.
-  """
+  """Return every row, or every second, fourth, …, with at most `TRAINED_ON` characters in all."""
   taken: list[Sequence[str]] = []
   size, step = 0, 1
   for number, row in enumerate(rows):
@@ -211,9 +209,7 @@ class Tokenizer:
     return [ids[:max_length] for ids in found], empty, long
 
   def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the token ids of each text, uint32; they begin with [CLS] if the tokenizer was trained
-    with it.
-    """
+    """Return the token ids of each text, uint32, after [CLS] if the tokenizer has it."""
     parted = [PART.findall(text) or [text] for text in texts]
     if self._room < 0:
       self._known, self._room = {}, KNOWN

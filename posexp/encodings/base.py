@@ -274,9 +274,7 @@ class Encoding:
 
   @property
   def least_layers(self) -> int:
-    """The fewest layers that show the whole encoding, such as a pattern; a model with fewer is
-    refused.
-    """
+    """The fewest layers that show all of it, such as a whole pattern; fewer are refused."""
     return 1
 
   def layers(self, count: int) -> Sequence[Layer]:

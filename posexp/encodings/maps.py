@@ -34,9 +34,7 @@ def rerope(i: Array, j: Array, *, map_window: int) -> Array:
 
 
 def self_extend(i: Array, j: Array, *, map_window: int, map_group: int) -> Array:
-  """Return i − j below `window`, else ⌊i/group⌋ − ⌊j/group⌋ + window − ⌊window/group⌋
-  (Jin et al. 2024).
-  """
+  """Return i − j below `window` w, else ⌊i/group⌋ − ⌊j/group⌋ + w − ⌊w/group⌋ (Jin et al. 2024)."""
   window, group = map_window, map_group
   return jnp.where(i - j < window, i - j, i // group - j // group + window - window // group)
 

@@ -96,9 +96,7 @@ class Rotation(Relation):
   def turn(
     self, x: Array, waves: tuple[Array | float, Array | float], radius: Array | float = 1.0
   ) -> Array:
-    """Turn x [B,L,H,D] by angles of these waves, and multiply its planes by `radius` [1 or
-    B,L,1,M].
-    """
+    """Turn x [B,L,H,D] by angles of these waves; multiply planes by `radius` [1 or B,L,1,M]."""
     sin, cos = (radius * wave for wave in waves)
     wide = x[..., : self.turning].astype(jnp.float32)
     if self.layout == "half":
@@ -285,9 +283,7 @@ class PairRotation(Rotation):
     return scaled_up(found, omega, self.change(span))
 
   def by_plane(self, q: Array, k: Array, span: Span, frequencies: Turns) -> Array:
-    """Return the logits [B,H,Q,K] of the turning channels of q, k, which nothing scales but
-    `radius`².
-    """
+    """Return logits [B,H,Q,K] of the turning channels of q, k, scaled by `radius`² alone."""
     distance = mapped(self.rope.distance, span.query, span.key)[:, None]
 
     def of_plane(query: Array, key: Array, frequency: Turns) -> Array:

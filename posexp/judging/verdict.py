@@ -158,9 +158,7 @@ def _over_examples(a: np.ndarray, b: np.ndarray) -> Test:
 
 
 def _count(freedom: Callable[[int], float], variance: float, least: float) -> int | None:
-  """Return the number that finds a difference with a power of 80 %, by bisection; None if none does
-  up to MOST.
-  """
+  """Return the least number, up to MOST, that finds a difference with a power of 80 %, or None."""
 
   def finds(n: int) -> bool:
     reach = special.stdtrit(freedom(n), 1 - LEVEL / 2)

@@ -336,9 +336,7 @@ class Stack(nnx.Module):
   def spans(
     self, of_kind: Callable[[Kind], Span], *, term_scale: TermScale | None = None
   ) -> list[Span]:
-    """Return the span of each layer, made ready once for all layers of a kind, with the layer's
-    factors of terms.
-    """
+    """Return the span of each layer, made once for layers of a kind, with its factors of terms."""
     whole_only = term_scale is not None
     made = {
       kind: self.ready(of_kind(kind), layer=self.kinds.index(kind), whole_only=whole_only)

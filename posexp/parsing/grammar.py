@@ -125,9 +125,7 @@ def compiled() -> Grammar:
 
 
 def best(tree: Tree, *, see_words: bool, see_tags: bool) -> tuple[Tree, float]:
-  """Return the most probable tree with the words of a drawn tree, its tags or both, and its log
-  probability.
-  """
+  """Return the likeliest tree with a drawn tree's words, tags or both, and its log probability."""
   grammar = compiled()
   seen = np.full((len(tree.words), grammar.leaves), NEVER)
   for row, word, tag in zip(seen, tree.words, tree.tags, strict=True):

@@ -156,9 +156,7 @@ class Parsing(Task):
     return ("test",)
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Return the metrics of the test split, also by length, beside those of right-branching trees
-    and of a PCFG; write the trees.
-    """
+    """Write the trees, and return test metrics, also by length, and those of the baselines."""
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
     write_trees(folder, gold, data.parses("test", found["spans"]), found)
@@ -191,9 +189,7 @@ class Parsing(Task):
 
 
 def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs) -> None:
-  """Write predictions of the test split, and the trees of the treebank and of the parser, one per
-  line for EVALB.
-  """
+  """Write the predictions of the test split, and the treebank's and parser's trees for EVALB."""
   lines = {"gold": [*map(trees.brackets, gold)], "parsed": [*map(trees.brackets, parses)]}
   for name, side in lines.items():
     text = "".join(f"{line}\n" for line in side)

@@ -198,9 +198,7 @@ def chains(tree: Tree) -> dict[Span, str]:
 
 
 def of_chains(sentence: Tree, spans: Mapping[Span, str]) -> Tree:
-  """Build a tree over the words of a sentence from spans as returned by `chains`; no two spans may
-  cross.
-  """
+  """Build a tree over words from spans as `chains` returns them, of which no two may cross."""
   phrases = (Phrase(*span, label) for span, chain in spans.items() for label in chain.split(JOIN))
   return dataclasses.replace(sentence, phrases=_nested(phrases))
 

@@ -1,5 +1,3 @@
-"""Released checkpoints in Hugging Face's format: read, looked at and written; this room alone knows
-their names.
-"""
+"""Released checkpoints in Hugging Face's format, whose names are known in this room alone."""
 
 PREFIX = "hf:"  # of a checkpoint, where the folder of a run may stand, too

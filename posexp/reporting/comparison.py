@@ -102,9 +102,7 @@ def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
 
 
 def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
-  """Compare one metric of pairs of runs: both scores, their difference and p, also over seeds, and
-  over seeds and examples.
-  """
+  """Compare a metric of pairs of runs over examples, over seeds, and over both."""
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
   sides = {"a": a, "b": b, "difference": a - b}
@@ -128,9 +126,7 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
 def _most_different(
   sides: Sequence[pd.DataFrame], measures: Sequence[Measures]
 ) -> list[dict[str, Any]]:
-  """Return the examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
-  clearest first.
-  """
+  """Return the examples that tell two runs apart the most: by chrF, by being right, bits or F1."""
   name = next(each for each in measures[0] if each != "bleu")  # which says little of a sentence
   of = [side[name] for side in measures]
   one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)

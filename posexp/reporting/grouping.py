@@ -97,9 +97,7 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-  """Return the options in which runs differ. An option of an encoding is compared among the runs
-  with that encoding.
-  """
+  """Return the options in which runs differ; those of an encoding among its runs alone."""
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
   found = []

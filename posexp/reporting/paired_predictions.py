@@ -115,9 +115,7 @@ def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
 
 
 def packed_examples(run: Run) -> dict[str, dict[str, Any]]:
-  """Return the packed scores of a run's examples by split and metric; those of damaged predictions
-  are left out.
-  """
+  """Return packed scores of a run's examples by split and metric, without damaged predictions."""
   if run.examples is not None:
     return run.examples
   found = {}

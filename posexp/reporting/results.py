@@ -115,9 +115,7 @@ class Results:
     return {run.path: found for run in scored if (found := trained(run))}
 
   def cut_short(self, runs: Iterable[Run]) -> bool:
-    """Whether training of most runs was cut short: scores then say how fast they learn, and little
-    else.
-    """
+    """Whether most of some runs were cut short, so that scores show how fast they learn."""
     known = [self.trained[run.path] for run in runs if run.path in self.trained]
     return 2 * sum(each.cut_short for each in known) > len(known)
 
@@ -160,9 +158,7 @@ class Results:
 
   @property
   def doubtful(self) -> list[Group]:
-    """The groups of which seeds that have not learned decide whether they are ahead of the
-    baseline.
-    """
+    """The groups that are ahead of the baseline, or not, by seeds that have not learned."""
     base = self.of_learned(self.baseline).mean if self.baseline else None
 
     def turned(group: Group) -> bool:
@@ -285,9 +281,7 @@ def _of_task(
 def _difference(
   a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score, looks: int = 0
 ) -> Difference:
-  """Return the difference of two groups of runs by seed; one of `looks` comparisons, if their seeds
-  were looked at one by one.
-  """
+  """Return the difference of two groups by seed, one of `looks` comparisons if there were looks."""
   own, base = ({key: run.score(score.key) or 0.0 for key, run in each.items()} for each in (a, b))
   if looks:
     return anytime.difference(own, base, score.most, looks)

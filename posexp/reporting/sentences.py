@@ -110,9 +110,7 @@ def outcome(group: Group, results: Results) -> str:
 
 
 def differences(results: Results) -> list[str]:
-  """Return a sentence for each group that shares seeds with the baseline, in the order of their
-  scores.
-  """
+  """Return a sentence for each group that shares seeds with the baseline, the best first."""
   return [_difference(group, results) for group in results.ranked if group.difference.estimate.n]
 
 

@@ -218,9 +218,7 @@ def lines_spec(chart: Chart, level: float | None) -> Spec:
 
 
 def _with_ends(row: Spec, point: Point, chart: Chart) -> Spec:
-  """Return a row whose interval lies on the scale, and is the mean where seeds agree, so that a
-  band goes on there.
-  """
+  """Return a row with its interval on the scale, or at the mean, so that bands have no gaps."""
   if point.found.sd == 0:
     return row | {"low": row["mean"], "high": row["mean"]}
   if row["low"] is None or not chart.y.metric.percent:
@@ -285,9 +283,7 @@ def _behind(chart: Chart, x: Spec, y: Spec, level: float | None) -> list[Spec]:
 
 
 def _y_scale(chart: Chart, rows: Sequence[Spec]) -> Spec:
-  """Return the scale of a score: within what a share can be, and logarithmic for a loss that falls
-  by decades.
-  """
+  """Return the scale of a score: a share's own range, or logarithmic for losses over decades."""
   means = [row["mean"] for row in rows]
   least, most, percent = min(means), max(means), chart.y.metric.percent
   found = {"zero": False, "nice": False}

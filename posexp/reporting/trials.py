@@ -51,9 +51,7 @@ def tracks(runs: Sequence[Run], tuned: Sequence[Tuning]) -> list[Run]:
 
 
 def tuned_table(task: str, tuned: Sequence[Tuning], results: Sequence[Results]) -> Table:
-  """Return a row for each tuned group of a task: the chosen options, and the results with fixed and
-  with tuned options.
-  """
+  """Return each tuned group's chosen options, and its results with fixed and with tuned options."""
   sides = {side.task.removeprefix(f"{task} ").strip("()"): side for side in results}
   sides = {kind: sides[kind] for kind in (FIXED, TUNED) if kind in sides}
   rows = []

@@ -48,9 +48,7 @@ def bleu(tokenize: str) -> Any:
 
 
 def applies(references: Iterable[str], tokenize: str) -> bool:
-  """Return whether BLEU is meaningful: where references are short, it is 0 even for exact
-  copies.
-  """
+  """Return whether BLEU is meaningful; if references are short, it is 0 even for exact copies."""
   split = bleu(tokenize).tokenizer
   return any(len(split(each).split()) >= ORDER for each in references)
 

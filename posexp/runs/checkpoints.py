@@ -135,9 +135,7 @@ class Checkpoints:
       return state
 
   def layers(self) -> int:
-    """Return for how many layers the newest checkpoint has weights; 0 where layers are not
-    numbered.
-    """
+    """Return the number of layers in the newest checkpoint; 0 if layers are not numbered."""
     if not (steps := self._steps()):
       return 0
     with self._explained(READING, steps[-1]):

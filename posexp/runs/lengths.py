@@ -16,9 +16,7 @@ METRIC = "exact_match"
 
 
 def reach(by_length: Mapping[int, float]) -> int:
-  """Return the largest length up to which exact match is at least `REACHED` at every tested one; or
-  0.
-  """
+  """Return the largest length up to which exact match is `REACHED` or more throughout; or 0."""
   within = itertools.takewhile(lambda pair: pair[1] >= REACHED, sorted(by_length.items()))
   return max((length for length, _ in within), default=0)
 

@@ -298,9 +298,7 @@ def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
 
 
 def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
-  """Submit an array of this many jobs, whose folder is `place`; sbatch writes its id there
-  itself.
-  """
+  """Submit an array of `count` jobs with the folder `place`, into which sbatch writes its id."""
   rest = dict(launcher)
   take = rest.pop
   setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")

@@ -68,9 +68,7 @@ class Trials:
 
 
 class _NoCallbacks:
-  """Callbacks that do nothing with what Hydra tells of its jobs: `hydra.callbacks` are not
-  heeded.
-  """
+  """Callbacks for Hydra's jobs that do nothing, since `hydra.callbacks` are not heeded."""
 
   def on_job_start(self, **about: Any) -> None:
     """Ignore the start of a job."""

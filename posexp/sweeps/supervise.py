@@ -192,9 +192,7 @@ class Launcher:
 
 
 def job() -> tuple[Launcher, Path] | None:
-  """Return the launcher whose job this process is, with the job's folder; None for any other
-  process.
-  """
+  """Return the launcher whose job this process is, and the job's folder; None if it is no job."""
   for launcher in plugins.table("launcher", {}).values():
     if place := os.environ.pop(launcher.variable, ""):
       return launcher(), Path(place)

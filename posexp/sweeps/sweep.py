@@ -256,9 +256,7 @@ class Sweep:
     return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{rest}"
 
   def table(self) -> str:
-    """Return the table of states: a line for each group of seeds, and one for each reason to fail
-    or to wait.
-    """
+    """Return the table of states: a line for each group of seeds, and each kind of failure."""
     groups: dict[str, list[Member]] = {}
     for member in self.runs:
       groups.setdefault(member.group, []).append(member)

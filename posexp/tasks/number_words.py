@@ -162,9 +162,7 @@ def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Genera
 
 
 def _available(count: int, places: int) -> int:
-  """Return how many numbers have exactly `count` nonzero digits in `places` places, years
-  left out.
-  """
+  """Return how many numbers, except years, have `count` nonzero digits in `places` places."""
   years = sum(len(str(year).replace("0", "")) == count for year in YEARS if year < 10**places)
   return math.comb(places, count) * 9**count - years
 

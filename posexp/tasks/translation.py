@@ -141,9 +141,7 @@ class Translation(Task):
     return found | {"answer": found["right"]}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Return the loss of a token of the target in nats, perplexity, and accuracy, given the tokens
-    before it.
-    """
+    """Return nats per target token given those before it, perplexity, and accuracy."""
     scores = token_scores(found, np.float64)
     return scores | {"perplexity": perplexity(scores["loss"])}
 
@@ -232,9 +230,7 @@ def _decoded(summary: Mapping[str, Any]) -> list[str]:
 
 
 def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
-  """Return the best hypothesis for every row of some batches: `tokens` [N,T], `length` and `score`
-  [N].
-  """
+  """Return the best hypotheses for rows of batches: `tokens` [N,T], `length` and `score` [N]."""
   from posexp.models.decoding import searcher
 
   find = searcher(snapshot.graphdef, search)

@@ -133,9 +133,7 @@ def versions() -> str:
 
 
 def machine() -> dict[str, Any]:
-  """Return a summary's facts on the machine: the processor, by its name or else its architecture,
-  and the versions.
-  """
+  """Return a summary's facts on the machine: its processor, or else architecture, and versions."""
   try:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
   except OSError:  # another system than Linux

@@ -118,9 +118,7 @@ def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:
-  """Raise UserError if a device has less memory than `what` needs; a CPU's is the machine's, or the
-  control group's limit.
-  """
+  """Raise UserError if a device, or a CPU's machine or cgroup, lacks the memory for `what`."""
   counted = jax.local_devices()[0].memory_stats() or {}
   limits = [counted.get("bytes_limit", os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)]
   for file in CONTROL_GROUPS if "bytes_limit" not in counted else ():

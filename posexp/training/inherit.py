@@ -115,9 +115,7 @@ def _before(parent: Run) -> dict[str, Any]:
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-  """Return the parameters by their paths; words have the same path with a table of positions or
-  without.
-  """
+  """Return parameters by their paths, which for words do not depend on a table of positions."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
   return {path_of(name): leaf for name, leaf in named}

@@ -136,9 +136,7 @@ class Loaded(nnx.Module):
 
 
 def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = True) -> Array:
-  """Return numbers as integers; raise ValueError unless those of `real` slots are from `least`
-  below `end`.
-  """
+  """Return integers; raise ValueError unless those of `real` slots are from `least` below `end`."""
   if isinstance(given, jax.core.Tracer):
     return given
   found = np.asarray(given)  # before JAX cuts them to 32 bits

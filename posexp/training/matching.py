@@ -139,9 +139,7 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
 
 
 def closest(at: Callable[[int], float], goal: float, step: int) -> int:
-  """Return the multiple of `step` at which a count that grows with the width is nearest to a
-  goal.
-  """
+  """Return the multiple of `step` at which a count that grows with it is nearest to a goal."""
   # Both counts are linear in the width of a Transformer, and nearly linear in that of others.
   slope = (at(3 * step) - at(step)) / (2 * step)
   width = step * max(1, round((goal - at(step)) / (slope * step)) + 1)

@@ -86,9 +86,7 @@ class Training:
     return self.steps is None and self.epochs is None
 
   def warmup_of(self, steps: int) -> int:
-    """Return the steps in which the learning rate rises; with `by_least`, a tenth of all at
-    most.
-    """
+    """Return the steps in which the rate rises; with `by_least`, a tenth of all at most."""
     return min(self.warmup, steps // 10 if self.by_least else steps - 1)
 
   def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:
@@ -112,9 +110,7 @@ def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
 
 
 def _decay(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, Any]:
-  """Return the arguments for weight decay; none if the optimizer cannot restrict it to some
-  weights.
-  """
+  """Return the arguments for weight decay; none if an optimizer cannot restrict it to some."""
 
   def mask(params: Any) -> Any:
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")

@@ -187,9 +187,7 @@ def _check_command(command: str, path: Path | str, setup: Setup) -> None:
 def _described(
   path: Path | str, moved: Mapping[str, Any], command: str = "evaluate"
 ) -> tuple[Run, Setup]:
-  """Return a run and its setup; raise UserError unless it has a checkpoint and a task with the
-  command.
-  """
+  """Return a run and its setup; UserError unless it has a checkpoint and its task the command."""
   run = read_run(path)
   for key, value in moved.items():
     section, _, option = key.partition(".")

@@ -49,9 +49,7 @@ class Setup(NamedTuple):
 
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
-    """Return the setup of a config; raise UserError for options that do not exist or do not
-    suit.
-    """
+    """Return the setup of a config; UserError for options that do not exist or do not suit."""
     parent = None
     if isinstance(init := config.get("init"), str):
       if (released := source(init)) is not None:
@@ -114,9 +112,7 @@ class Setup(NamedTuple):
         raise Unsuited(as_typed(str(error), parts)) from error
 
   def check_fits(self, parameters: int) -> None:
-    """Raise UserError if no device can hold a model with this many parameters while it is
-    trained.
-    """
+    """Raise UserError if no device can hold a model with this many parameters in training."""
     names = ("d_model", self.size.varied, "num_layers")
     given = vars(self.size).items()
     widths = ", ".join(f"model.{name}={value}" for name, value in given if name in names)

@@ -81,7 +81,5 @@ def source(name: Any) -> Source | None:
 
 
 def path_of(parameter: str) -> str:
-  """Return a parameter's path as it is in every model, whatever stands beside the table of
-  words.
-  """
+  """Return a parameter's path as in any model, whatever stands beside the table of words."""
   return parameter.replace("/embed/words/", "/embed/")
