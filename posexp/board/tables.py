@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from posexp.reporting.text import MISSING, Section, Table, document, p_number
 COSTS = {"parameters": "parameters", "FLOPs": "flops_per_token", "time": "time/cpu_seconds"}
 MOST = 4  # rows that are named where several are equal
 SEEN = 0.02  # of worth, more than which an effect has to be to be spoken of
+LUCK = "All rows have the same initial weights and batches at a seed, and so share its luck."
 
 
 def shown(cell: Cell | None, mark: str = "") -> str:
@@ -219,6 +221,20 @@ def tuning(board: Board) -> Table:
   return ["", *(each.name for each in columns), "trials, on one core"], rows
 
 
+def by_seed(board: Board) -> Table:
+  """Return how many rows did not learn the task of each column, by seed."""
+  rows: list[list[str]] = []
+  seeds = sorted(
+    {seed for row in board.rows for cell in row.cells.values() for seed in cell.values}
+  )
+  for column, side in board.columns:
+    runs = [run for cell in board.cells(column, side).values() for run in cell.runs]
+    failed = Counter(run.seed for run in runs if not run.learned(side))
+    if failed and has_gate(board, column, side):
+      rows.append([column.name, str(len(runs)), *(str(failed[seed]) for seed in seeds)])
+  return ["", "runs", *(f"seed {seed}" for seed in seeds)], rows
+
+
 def agreement(board: Board, variants: Sequence[Board]) -> Section:
   """Return whether variants of a suite, with other models, rank rows as the suite does."""
   heads = ["variant", "column", "side", "rows", "rank correlation"]
@@ -343,6 +359,9 @@ def sections(board: Board) -> list[Section]:
   tables += [("means over columns", means(board)), ("options that trials chose", tuning(board))]
   found = [Section(f"{board.track} track: {title}", table, []) for title, table in tables]
   found[-2].notes.extend(notes(board))
+  if (unlearned := by_seed(board))[1]:
+    title = f"{board.track} track: runs that did not learn the task, by seed"
+    found.append(Section(title, unlearned, [LUCK]))
   return found
 
 

@@ -86,6 +86,8 @@ def test_a_seed_with_94_percent_counts_with_what_it_reached_and_one_without_lear
   )
   assert "2/3" in text
   assert "| 2 equal |" in re.sub(" +", " ", text)  # fire and rope, at the lengths of training
+  heads, rows = tables.by_seed(found)
+  assert (heads, rows) == (["", "runs", *(f"seed {n}" for n in range(3))], [["copy", "7", *"100"]])
 
 
 def test_an_encoding_that_knows_trained_places_alone_is_worth_nothing_beyond():
