@@ -93,7 +93,7 @@ def side_by_side(
   Raises:
     UserError: something else was typed beside them.
   """
-  known = {each.name for each in sources}
+  known = {source.name for source in sources}
   models = [word for word in argv if word in known or is_path(word)]
   own = [word for word in argv if word not in models]
   named = dict(word.partition("=")[::2] for word in own)

@@ -139,7 +139,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
   notes += [*labels.rename(tasks, labels.read(args.labels)), *unmeasured(runs)]
   sections = [*begun, *trials.sections(tuned, tasks)]
-  keep(tasks=[tables.as_data(each) for each in tasks], notes=notes)
+  keep(tasks=[tables.as_data(task) for task in tasks], notes=notes)
   said = text.document(sections) + tables.document(tasks, notes)
   print(said)
   if (tasks or any(section.figures for section in sections)) and not args.no_files:

@@ -49,7 +49,7 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -
     shown = {label: text for label, text in rows.items() if label != "suits"}
   else:
     paragraphs = about.split("\n\n")
-    formula = next((i for i, each in enumerate(paragraphs) if "=" in each), 0)
+    formula = next((i for i, paragraph in enumerate(paragraphs) if "=" in paragraph), 0)
     about = "\n\n".join(paragraphs[: formula + 1])
     shown = {label: text for label, text in rows.items() if label not in DETAILS}
   found = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]

@@ -92,7 +92,7 @@ def far_positions(case: Case) -> Iterator[Violation]:
 
     values, backward = jax.vjp(attended, params, x)
     slopes = backward(jax.tree.map(jnp.ones_like, values))
-    finite = [jnp.isfinite(each).all() for each in jax.tree.leaves((values, slopes))]
+    finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((values, slopes))]
     return values[0], attended(params, x, x.shape[1] - 1)[0], jnp.stack(finite).all()
 
   gaps = np.unique(np.geomspace(1, most, min(case.length, most)).astype(int)) - 1

@@ -202,7 +202,7 @@ def variants(encoding: Encoding, width: int, length: int) -> dict[str, dict[str,
 
   found = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}
   if hasattr(encoding, "base"):
-    bases = {f"base = {each:g}": vectors(width, base=each) for each in BASES}
+    bases = {f"base = {base:g}": vectors(width, base=base) for base in BASES}
     found[f"by base, d = {width}"] = bases
   return found
 

@@ -24,7 +24,7 @@ def rows(model: ProbeModel) -> dict[str, str]:
   Args:
     model: the stack of a run, or one whose weights are `perturbed`, as many tables start at zero.
   """
-  short, long = (given(model, probe.available(model.encoding, each)) for each in LENGTHS)
+  short, long = (given(model, probe.available(model.encoding, length)) for length in LENGTHS)
   what = "position" if "input" in model.encoding.acts_in else "offset"
   apart = np.linalg.norm(long[:, None] - long[None], axis=-1)
   most = apart.max()
@@ -35,7 +35,7 @@ def rows(model: ProbeModel) -> dict[str, str]:
   nearest = f"the nearest two are {apart.min() / most:.1%} of the farthest apart"
   steps = [np.diff(each[: len(short)], axis=0) for each in (short, long)]
   differ = np.linalg.norm(steps[0] - steps[1], axis=1).max()
-  differ /= max(np.linalg.norm(each, axis=1).max() for each in steps)
+  differ /= max(np.linalg.norm(step, axis=1).max() for step in steps)
   sizes = [np.linalg.norm(each[len(each) // 2 :], axis=1).mean() for each in (short, long)]
   counts = len(short), len(long)
   found = {

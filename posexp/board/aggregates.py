@@ -37,7 +37,7 @@ def overall(tasks: Tasks) -> Interval:
   that draws the seeds of each task separately.
   """
   draw = np.random.default_rng(SEED)
-  drawn = [each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in tasks]
+  drawn = [task[draw.integers(len(task), size=(DRAWS, len(task)))] for task in tasks]
   ends = np.percentile(interquartile_mean(np.concatenate(drawn, axis=1)), [2.5, 97.5])
   return Interval(float(interquartile_mean(np.concatenate(tasks))), *map(float, ends))
 

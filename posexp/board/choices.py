@@ -46,7 +46,7 @@ class Choice:
     whole = [point for point in tuning.points if len(point.runs) == most]
     first = [p for p in whole if all(p.values.get(k, v) == v for k, v in default.items())]
     groups = (first, [point for point in whole if point not in first])
-    default_best, other = (dataclasses.replace(tuning, points=each).best for each in groups)
+    default_best, other = (dataclasses.replace(tuning, points=group).best for group in groups)
     rates = sorted({point.values[RATE] for point in whole})
     is_tuned = bool(groups[1]) or not default
     return cls(column, tuning.score.key, default_best, other, rates, is_tuned)

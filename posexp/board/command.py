@@ -64,7 +64,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   if any(word.partition("=")[0] == "--verify" for word in argv):
     # An entry's plugin could change how the entry is read, so it is not loaded here.
     found = parse(others, parser)
-    found.plugins = [Path(each) for each in files]
+    found.plugins = [Path(file) for file in files]
     return found
   return parse(list(argv), parser)
 
@@ -131,7 +131,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   left: list[float] = []
   if until is None:
     cells = [*cells]
-    left = [each.column.seconds for each in cells for _ in range(each.left)]
+    left = [cell.column.seconds for cell in cells for _ in range(cell.left)]
   begins = until is not None or bool(left)
   checked = [row for row in asked if row.encoding in plugins.found("encoding")] if begins else []
   anchors = {each.name for each in published} & {*ANCHORS}
@@ -232,7 +232,7 @@ def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> 
     raise UserError(
       f"{given}: several encodings have no options and no name: train a row at a time"
     )
-  asked = [rows.Row.named(each, options, args.name) for each in encodings]
+  asked = [rows.Row.named(encoding, options, args.name) for encoding in encodings]
   if not encodings:
     lines = {name: shlex.split(line) for name, line in suite.rows.items()}
     asked = [rows.Row.named(line[0], line[1:], name) for name, line in lines.items()]
@@ -265,7 +265,7 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   boards = standings.boards(suite, found)
   args.out.mkdir(parents=True, exist_ok=True)
   page.write(boards, args.out)
-  keep(suite=suite.name, tracks={each.track: tables.as_data(each) for each in boards})
+  keep(suite=suite.name, tracks={board.track: tables.as_data(board) for board in boards})
   if echo:
     print(document(tables.sections(boards[0])[:1]))
   print(f"written: {near(args.out)}/leaderboard.html and .md have all tables, beside heat maps")

@@ -166,7 +166,7 @@ def _track(board: Board, charts: list[dict[str, Any]]) -> Iterator[str]:
       yield f"</div><figcaption>What each row is worth. {WHERE[side]}</figcaption></figure>"
     yield _table(board, section.table, side)
     if section.notes:
-      items = "".join(f"<li>{escape(one_line(each))}</li>" for each in section.notes)
+      items = "".join(f"<li>{escape(one_line(note))}</li>" for note in section.notes)
       yield f'<ul class="notes">{items}</ul>'
   yield "</section>"
 

@@ -100,7 +100,7 @@ class Cell:
     self.row, self.column, self.budget = row, column, suite.budget(quick)
     self.place, self.trials, self.results = place, [], []
     self.tuned: set[Member] = set()  # the runs that the default track does without
-    self.fixed = self._try([column.learning_rate * each for each in self.budget.rates])
+    self.fixed = self._try([column.learning_rate * rate for rate in self.budget.rates])
     self.default = default_of(self.fixed[0].config)
     self._left = 1 + bool(self.tuned)  # tracks without results, where all tuned ones count as one
     self.grow()
@@ -112,15 +112,15 @@ class Cell:
   @property
   def left(self) -> int:
     """The number of runs that are left to train, at most, at the rates that are known so far."""
-    return sum(each.state != DONE for each in self.runs) + self._left * self.budget.seeds
+    return sum(run.state != DONE for run in self.runs) + self._left * self.budget.seeds
 
   @property
   def written(self) -> list[Member]:
     """The runs for a row's file, which takes those of a rate, or of tuned tracks, all at once."""
-    if not self._left and all(each.state == DONE for each in self.runs):
+    if not self._left and all(run.state == DONE for run in self.runs):
       return self.runs
     default = [each for each in self.runs if each not in self.tuned]
-    rates = {each: each.config["train"]["learning_rate"] for each in self.trials}
+    rates = {trial: trial.config["train"]["learning_rate"] for trial in self.trials}
     begun = {rates[each] for each in default if each in rates and each.state != DONE}
     return [each for each in default if rates.get(each) not in begun]
 
@@ -130,12 +130,12 @@ class Cell:
     lines = [f"encoding={self.row.encoding}", *column.options, f"task.name={column.name}"]
     lines += [f"train.learning_rate={column.learning_rate:g}", *self.row.options]
     lines += [f"seeds={budget.seeds}", "tracker=none", f"runs={show(str(self.place))}"]
-    lines += [f"tune.train.learning_rate={','.join(f'{each:g}' for each in rates)}"]
+    lines += [f"tune.train.learning_rate={','.join(f'{rate:g}' for rate in rates)}"]
     lines += [f"tune.option={str(budget.option).lower()}"]
     overrides = read([*lines, f"tune.seeds={','.join(map(str, budget.trial_seeds))}"])
     shared = command_line.shared(overrides)
     found = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
-    known = {each.path for each in self.trials}
+    known = {trial.path for trial in self.trials}
     fixed = [each for each in found if not each.of and each.fixed is None]
     default = default_of(fixed[0].config)
     for each in found:
@@ -151,7 +151,7 @@ class Cell:
     """Add the runs that finished trials ask for: trials at more rates, or results."""
     while self._left:
       is_tuned = self._left == 1 and bool(self.tuned)
-      trials = [each for each in self.trials if is_tuned or each not in self.tuned]
+      trials = [trial for trial in self.trials if is_tuned or trial not in self.tuned]
       if any(each.state != DONE for each in trials):
         return
       runs = [read_run(each.path) for each in trials]
@@ -223,11 +223,11 @@ class Remaining(Sweep):
       for cell in itertools.chain(self.cells, map(self._add, more)):
         if self.is_late:
           return None
-        for each in cell.runs:
-          if each.state == DONE or each in self._given or (each in cell.tuned) > is_tuned:
+        for run in cell.runs:
+          if run.state == DONE or run in self._given or (run in cell.tuned) > is_tuned:
             continue
           if self._fits(cell):
-            return each
+            return run
     return None
 
   def _add(self, cell: Cell) -> Cell:
@@ -236,9 +236,9 @@ class Remaining(Sweep):
     return cell
 
   def _number(self) -> None:
-    self.members = [each for cell in self.cells for each in cell.runs]
-    for number, each in enumerate(self.members, start=1):
-      each.number = number
+    self.members = [run for cell in self.cells for run in cell.runs]
+    for number, member in enumerate(self.members, start=1):
+      member.number = number
 
   def _note(self, cell: Cell, seconds: float) -> None:
     self._took.setdefault(cell.column.name, {}).setdefault(cell.row.name, []).append(seconds)

@@ -114,7 +114,7 @@ class Standing:
 
     With `learned`, only runs that learned the task count, and columns without any are left out.
     """
-    found = {each.name: self.cells.get((each.name, side)) for each in columns}
+    found = {column.name: self.cells.get((column.name, side)) for column in columns}
     if any(cell is None or cell.at_edge for cell in found.values()):
       return None
     worth = {n: (each.of_learned if learned else each).worth for n, each in found.items()}
@@ -150,7 +150,7 @@ def of_file(file: Path, suite: Suite) -> list[Standing]:
   every = [run for run in read_records(file, trials=True) if run.task in same]
   other = sorted({*about["columns"]} - same)
   is_tuned = suite.whole.option and not about["quick"]
-  tracks = {track: None for each in suite.columns.values() for track in each.tracks if is_tuned}
+  tracks = {track: None for column in suite.columns.values() for track in column.tracks if is_tuned}
   return [_standing(about, track, every, suite, other) for track in tracks or TRACKS[:1]]
 
 
@@ -170,7 +170,7 @@ def _standing(
     }
     names = " or ".join(point.typed for point in points)
     chosen[column.name] = f"not chosen: {names}" if len(points) > 1 else names
-    if all(len(each) >= budget.seeds for each in finals.values()):
+    if all(len(final) >= budget.seeds for final in finals.values()):
       incomplete.discard(column.name)
     at_edge = budget.doublings > 0 and any(map(choice.at_edge, points))
     for side in column.sides:
@@ -188,11 +188,9 @@ def of_folder(folder: Path, suite: Suite) -> list[Standing]:
 def took(rows: Iterable[Standing]) -> dict[str, dict[str, list[float]]]:
   """Return the seconds that the runs of some rows have taken, by column and row."""
   found: dict[str, dict[str, list[float]]] = {}
-  for each in rows:
-    for run in each.runs:
-      found.setdefault(run.task, {}).setdefault(each.name, []).append(
-        run.score("time/seconds") or 0
-      )
+  for row in rows:
+    for run in row.runs:
+      found.setdefault(run.task, {}).setdefault(row.name, []).append(run.score("time/seconds") or 0)
   return found
 
 
@@ -213,9 +211,9 @@ class Board:
   @classmethod
   def of(cls, suite: Suite, standings: Sequence[Standing], track: str) -> Board:
     """Return the rows of a track that have a cell, those with the best mean over columns first."""
-    rows = [each for each in standings if each.track == track and each.cells]
+    rows = [standing for standing in standings if standing.track == track and standing.cells]
     board = cls(suite, track, rows)
-    means = {each.name: [board.overall(side).get(each.name) for side in SIDES] for each in rows}
+    means = {row.name: [board.overall(side).get(row.name) for side in SIDES] for row in rows}
     place = {name: sum(each.value for each in found if each) for name, found in means.items()}
     complete = {name: None not in found for name, found in means.items()}
     rows.sort(key=lambda each: (not complete[each.name], -place[each.name]))
@@ -224,7 +222,7 @@ class Board:
   @functools.cached_property
   def columns(self) -> list[tuple[Column, str]]:
     """The columns and sides that have a cell."""
-    pairs = [(each, side) for each in self.suite.columns.values() for side in each.sides]
+    pairs = [(column, side) for column in self.suite.columns.values() for side in column.sides]
     return [(c, s) for c, s in pairs if any((c.name, s) in row.cells for row in self.rows)]
 
   def shared(self, side: str) -> list[Column]:
@@ -336,7 +334,7 @@ class Board:
     kept = {name: each.values() for name, each in found.items() if each}
     if not kept:
       return {}
-    means = np.array([[each.mean() for each in tasks] for tasks in kept.values()])
+    means = np.array([[task.mean() for task in tasks] for tasks in kept.values()])
     return dict(zip(kept, aggregates.reciprocal_ranks(means).tolist(), strict=True))
 
   def cost(self, row: Standing, key: str) -> float | None:

@@ -147,8 +147,8 @@ class Suite:
       frozen = given.get("frozen") or {}
       digests, budget = frozen.get("examples") or {}, whole.plain
       columns = {
-        name: dataclasses.replace(each, examples=digests.get(name), budget=budget)
-        for name, each in columns.items()
+        name: dataclasses.replace(column, examples=digests.get(name), budget=budget)
+        for name, column in columns.items()
       }
       return cls(str(given["suite"]), columns, whole, quick, frozen, given.get("rows") or {})
     except (TypeError, ValueError, LookupError, AttributeError) as error:

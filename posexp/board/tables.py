@@ -38,7 +38,7 @@ def shown(cell: Cell | None, mark: str = "") -> str:
   text += mark
   if len(cell.points) > 1:
     parts = [Cell(cell.column, cell.side, {"": runs}) for runs in cell.points.values()]
-    means = [number(each.estimate.mean) if each.values else MISSING for each in parts]
+    means = [number(part.estimate.mean) if part.values else MISSING for part in parts]
     text += f" not chosen: {', '.join(means)}"
   return text + " at an edge" * cell.at_edge
 
@@ -130,11 +130,11 @@ def means(board: Board) -> Table:
       found = [board.improvements(side, anchor, learned).get(row.name) for side, learned in sides]
       cells += [MISSING if f is None else f"{f.value:.2f} ({p_number(f.p)})" for f in found]
     ranks = [board.ranks(side).get(row.name) for side, learned in sides if not learned]
-    cells += [MISSING if each is None else f"{each:.2f}" for each in ranks]
+    cells += [MISSING if rank is None else f"{rank:.2f}" for rank in ranks]
     compared = sum(row.name in board.differences(c, s) for c, s in board.columns)
     told = f"{len(board.told(row.name))} of {compared}" if compared else MISSING
     costs = [board.cost(row, key) for key in COSTS.values()]
-    cells += [told, *(MISSING if each is None else f"{each:.2f}" for each in costs)]
+    cells += [told, *(MISSING if cost is None else f"{cost:.2f}" for cost in costs)]
     rows.append([row.name, *cells])
   return heads, rows
 
@@ -168,7 +168,7 @@ def answers(board: Board) -> Table:
     rest = "all others" if len(equal) == len(cells) - len(top) > 0 else ", ".join(equal[:MOST])
     rest += f" and {len(equal) - MOST} more" if "," in rest and len(equal) > MOST else ""
     best = cells[top[0]]
-    scores = [best, *(cells.get(each) for each in ANCHORS)]
+    scores = [best, *(cells.get(anchor) for anchor in ANCHORS)]
     shown = [MISSING if c is None else best.score.number(c.estimate.mean) for c in scores]
     least = board.detectable(column, side)
     rows.append([
@@ -188,7 +188,7 @@ def matters(board: Board) -> Table:
   for column, side in board.columns:
     cells, found = board.cells(column, side), board.best(column, side)
     best, of = cells[found[0]] if found else None, next(iter(cells.values())).score
-    anchors = [cells.get(each) for each in ANCHORS]
+    anchors = [cells.get(anchor) for anchor in ANCHORS]
     told = sum((column, side) in board.told(name) for name in cells)
     deviations = [c.estimate.sd for c in cells.values() if c.estimate.sd is not None]
     spread = statistics.median(deviations) if deviations else None
@@ -204,7 +204,7 @@ def matters(board: Board) -> Table:
       *(MISSING if None in (c, best) else of.number(best.estimate.mean - c.estimate.mean, "+")
         for c in anchors),
       learned if has_gate(board, column, "beyond") else MISSING,
-      *(MISSING if each is None else of.number(each) for each in numbers),
+      *(MISSING if number is None else of.number(number) for number in numbers),
       f"{told} of {len(cells) - 1}", MISSING if reach is None else f"{reach:.0f}",
     ])  # fmt: skip
   return heads, rows
@@ -336,7 +336,7 @@ def _of_choices(board: Board) -> Iterator[str]:
 def _of_column(board: Board, column: Column, side: str) -> Iterator[str]:
   """Yield the notes on one side of a column."""
   cells = board.cells(column, side)
-  means = [each.worth.mean() for each in cells.values()]
+  means = [cell.worth.mean() for cell in cells.values()]
   if not column.control and len(cells) > 1 and max(means) - min(means) < SEEN:
     yield f"{column.name} ({side}) tells no rows apart: all are within {SEEN:g} of worth."
   for anchor in ANCHORS if side == "beyond" else ():

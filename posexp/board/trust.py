@@ -43,7 +43,7 @@ SEEDS = (0, 1)  # of calibrating runs
 
 def check_properties(encoding: str, options: Sequence[str], files: Sequence[Path]) -> None:
   """Raise UserError if an encoding of these plugins lacks a property that all encodings have."""
-  named = f"plugins={show([str(each) for each in files])}"
+  named = f"plugins={show([str(file) for file in files])}"
   words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", named]
   print(f"check     {encoding}: the properties of every encoding, about a minute", flush=True)
   done = subprocess.run([*words, *options], capture_output=True, text=True)
@@ -73,7 +73,7 @@ class Calibration(NamedTuple):
     """What the result depends on."""
     from posexp.training.costs import machine
 
-    cells = [each for (name, _), each in self.scores.items() if name == self.column.name]
+    cells = [score for (name, _), score in self.scores.items() if name == self.column.name]
     values = [[*cell.values.values()] for cell in cells]
     return [self.column.digest, self.encoding, machine(), values]
 
@@ -188,15 +188,15 @@ def trained(
     given = read([*lines, f"seed={config['seed']}", "tracker=none", f"runs={show(str(place))}"])
     (found,) = jobs.members(Namespace(overrides=given, multirun=True), command_line.shared(given))
     members.append(_trial(found, config["trial"]) if config.get("trial") else found)
-  for number, each in enumerate(members, start=1):
-    each.number = number
-    each.options = (
-      f"{each.config['task']['name']}, {each.config['encoding']}, seed={each.config['seed']}"
+  for number, member in enumerate(members, start=1):
+    member.number = number
+    member.options = (
+      f"{member.config['task']['name']}, {member.config['encoding']}, seed={member.config['seed']}"
     )
   sweep = Sweep(members)
   if any(each.state != DONE for each in members):
     carry_out(sweep, work(overrides, len(members), train), live=False)
-  if failed := [each for each in sweep.runs if each.state != DONE]:
+  if failed := [run for run in sweep.runs if run.state != DONE]:
     raise UserError(f"{failed[0].options}: {failed[0].reason or failed[0].state}")
   return with_context_losses([read_run(each.path) for each in members])[0]
 

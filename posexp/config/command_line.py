@@ -53,7 +53,7 @@ TUNE = "tune"  # the section of options of tuned sweeps
 ADDITIONAL = "hydra.launcher.additional_parameters"
 NULLABLE = "labels", ADDITIONAL, "hydra.sweeper.params", "hydra.sweeper.sampler"
 # Groups of configs, of which one is chosen.
-GROUPS = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
+GROUPS = {entry.name for entry in config.CONFIGS.iterdir() if entry.is_dir()}
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 

@@ -42,7 +42,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
 
 
 Loader.yaml_implicit_resolvers = {
-  first: [each for each in rows if each[0] not in (f"{TAGS}float", f"{TAGS}timestamp")]
+  first: [row for row in rows if row[0] not in (f"{TAGS}float", f"{TAGS}timestamp")]
   for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver(f"{TAGS}float", FLOAT, [*"-+.0123456789"])

@@ -34,7 +34,7 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
   comments = _comments([*(folder / "train.yaml" for folder in folders), *_files(cfg, choices)])
   for group in choices.keys() & plugins.GROUPS.keys():
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
-  sections = {group: [f"{group}=NAME: {', '.join(each)}"] for group, each in choices.items()}
+  sections = {group: [f"{group}=NAME: {', '.join(choice)}"] for group, choice in choices.items()}
   large = [name for name in experiments if not name.endswith("_small")]
   width = max(map(len, large), default=0)
   questions = [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]

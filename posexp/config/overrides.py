@@ -126,7 +126,7 @@ def _readings(value: str) -> Iterator[str]:
   even = all(part.count(a) == part.count(b) for part in parts for a, b in ("[]", "{}", "()"))
   if (even or parts == [inner]) and not any(map(MISREAD.match, parts)):
     texts = [",".join(map(quoted, [value] if each == [inner] else each)) for each in lists]
-    yield ",".join(f"[{each}]" for each in texts) if listed else texts[0]
+    yield ",".join(f"[{text}]" for text in texts) if listed else texts[0]
 
 
 def _check_global(key: Any, value: Any, file: str) -> None:
@@ -229,7 +229,7 @@ class PluginFolders(SearchPathPlugin):
 @functools.cache
 def _taken() -> set[str]:
   """Return the names at the top level of a config, which no encoding can have."""
-  return {*map(str, mapping(CONFIGS / "train.yaml")), *(each.name for each in CONFIGS.iterdir())}
+  return {*map(str, mapping(CONFIGS / "train.yaml")), *(entry.name for entry in CONFIGS.iterdir())}
 
 
 PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about

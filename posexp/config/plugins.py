@@ -125,12 +125,12 @@ def load(files: Iterable[str | Path]) -> None:
   Raises:
     UserError: a file cannot be loaded, or a name or a value in its tables is not valid.
   """
-  for each in files:
-    path = Path(each).resolve()
+  for file in files:
+    path = Path(file).resolve()
     try:
       source = path.read_bytes()
     except OSError as error:
-      raise UserError(f"plugins={each}: {error.strerror}") from None
+      raise UserError(f"plugins={file}: {error.strerror}") from None
     sha256 = hashlib.sha256(source).hexdigest()
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
@@ -295,7 +295,7 @@ def _execute(path: Path, source: bytes, name: str) -> ModuleType:
 def _line(error: BaseException, file: Path) -> int | None:
   """Return the last line of a file in the traceback of an error."""
   frames = traceback.extract_tb(error.__traceback__)
-  return next((each.lineno for each in reversed(frames) if each.filename == str(file)), None)
+  return next((frame.lineno for frame in reversed(frames) if frame.filename == str(file)), None)
 
 
 def _said(error: BaseException) -> str:

@@ -203,7 +203,7 @@ class Bucketed:
 
   @property
   def sizes(self) -> dict[str, int]:
-    return {split: len(each.lengths) for split, each in self.examples.items()}
+    return {split: len(own.lengths) for split, own in self.examples.items()}
 
   @functools.cached_property
   def longest(self) -> int:

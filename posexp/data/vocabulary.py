@@ -208,7 +208,7 @@ class Given(Vocabulary):
     table[end], table[END] = table[END], b""
     super().__init__(table)
     self.end = end
-    self.stops = {self._swapped(np.array(each)).item() for each in stops} | {END}
+    self.stops = {self._swapped(np.array(stop)).item() for stop in stops} | {END}
 
   def _swapped(self, ids: np.ndarray) -> np.ndarray:
     return np.where(ids == self.end, END, np.where(ids == END, self.end, ids))
@@ -325,7 +325,7 @@ def trained(
     for part in parts:
       characters.update(part.decode())
     content["characters"] = "".join(sorted(characters))
-    if any(not characters.issuperset(part.decode()) for each in others for part in pieces(each)):
+    if any(not characters.issuperset(part.decode()) for other in others for part in pieces(other)):
       content["unknown"] = True
   elif kind == "word":
     counts: Counter[bytes] = Counter()

@@ -255,7 +255,7 @@ class PairRotation(Rotation):
       return super().by_length()
     lengths = self.rope.trained_length * np.array([1, 2, 4])
     rows = self.rope.frequencies(self.head_dim, lengths)
-    return {f"n={n:,}": each[None] for n, each in zip(lengths, rows, strict=True)}
+    return {f"n={n:,}": row[None] for n, row in zip(lengths, rows, strict=True)}
 
   def table(self, span: Span) -> np.ndarray:
     """Return frequencies, float64 [N,M], of each n from `trained_length` to the span's longest.

@@ -62,7 +62,7 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
   Raises:
     UserError: two sides are of different metrics, or share no examples though both name them.
   """
-  found = [_judged(each, sides[0]) for each in sides[1:]]
+  found = [_judged(side, sides[0]) for side in sides[1:]]
   tested = [each for each in found if each.tests]
   for each, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
     each.p = p
@@ -119,7 +119,7 @@ def _shared(a: Side, b: Side) -> tuple[list[str], list[str]]:
 
 def _table(side: Side, examples: Sequence[str]) -> np.ndarray:
   """Return scores [seeds, examples]."""
-  return np.array([[side.scores[seed, each] for each in examples] for seed in side.seeds])
+  return np.array([[side.scores[seed, example] for example in examples] for seed in side.seeds])
 
 
 def _ends(found: Contrast) -> tuple[float | None, float | None]:

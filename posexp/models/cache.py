@@ -43,7 +43,7 @@ class Cache(struct.PyTreeNode):
     # Separate buffers: a donated one may not appear twice.
     empty = cls((), (), positions, jnp.zeros((), jnp.int32), (), rolling, size.conv)
     heads, width = size.kv_heads, size.width_of_head
-    slots = [each - 1 if each and empty.rolls(each) else length for each in windows]
+    slots = [window - 1 if window and empty.rolls(window) else length for window in windows]
     keys = tuple(jnp.zeros((batch, heads, width, slot), size.dtype) for slot in slots)
     values = tuple(jnp.zeros((batch, heads, each, width), size.dtype) for each in slots)
 

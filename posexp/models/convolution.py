@@ -33,7 +33,7 @@ class Convolution(nnx.Module):
 
   def __init__(self, width: int, channels: Sequence[int], *, rngs: Rngs):
     draws = nnx.initializers.normal(0.02)
-    self.taps = nnx.List(nnx.Param(draws(rngs.params(), (width, each))) for each in channels)
+    self.taps = nnx.List(nnx.Param(draws(rngs.params(), (width, channel))) for channel in channels)
 
   def __call__(self, x: Arrays, mix: Mix) -> tuple[Array, ...]:
     given = [taps[...].astype(each.dtype) for each, taps in zip(x, self.taps, strict=True)]

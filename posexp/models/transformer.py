@@ -347,7 +347,7 @@ class Stack(nnx.Module):
       return spans
     factors = {term: each.astype(self.size.dtype) for term, each in term_scale.items()}
     return [
-      span.replace(term_scale={term: each[i] for term, each in factors.items()})
+      span.replace(term_scale={term: factor[i] for term, factor in factors.items()})
       for i, span in enumerate(spans)
     ]
 
@@ -360,7 +360,7 @@ class Stack(nnx.Module):
   def distinct(self) -> list[int]:
     """The first layer of each encoding; [0] if all layers have the same."""
     encodings = [kind.shared for kind in self.kinds]
-    return [encodings.index(each) for each in dict.fromkeys(encodings)]
+    return [encodings.index(encoding) for encoding in dict.fromkeys(encodings)]
 
   def finish(self, x: Array) -> Array:
     """Normalize the last layer's output, if blocks normalize their inputs."""

@@ -43,8 +43,8 @@ class LineParser:
       [batches.padded_length(count, self.limit) for count in encoded.lengths.tolist()]
     )
     spans = self.snapshot.predict(batches.evaluation(encoded, ends, self.rows))["spans"]
-    for place, sentence, each in zip(real, sentences, spans, strict=True):
-      found[place] = self.lexicon.tree(sentence, each)
+    for place, sentence, span in zip(real, sentences, spans, strict=True):
+      found[place] = self.lexicon.tree(sentence, span)
     return found
 
   def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ def paths(given: str | Sequence[str]) -> list[str]:
       found.append(name)
       continue
     pattern = Path(name).expanduser()
-    folder = next(each for each in pattern.parents if each.is_dir())
+    folder = next(parent for parent in pattern.parents if parent.is_dir())
     rest = str(pattern.relative_to(folder))
     for each in (rest, rest.replace("[", "[[]")):
       if fit := sorted(glob.glob(each, root_dir=folder, recursive=True)):

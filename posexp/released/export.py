@@ -104,7 +104,7 @@ def export(model: Exported, folder: Path, card: str) -> list[Path]:
     files["tokenizer_config.json"] = _json(names | tokens.names)
   with writing("FOLDER", folder):
     folder.mkdir(parents=True, exist_ok=True)
-    if others := sorted({each.name for each in folder.iterdir()} - {*files}):
+    if others := sorted({entry.name for entry in folder.iterdir()} - {*files}):
       raise UserError(f"{folder} holds other files ({others[0]}): give a folder of its own")
     for name, data in files.items():
       (folder / name).write_bytes(data)

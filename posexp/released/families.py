@@ -185,7 +185,7 @@ class Asked:
     rows = COMMON["model"] | self.family.model
     for option in ("d_model", "num_layers", "num_heads", *{"experts"} & rows.keys()):
       self.number(rows[option])
-    found = {key: self.said(each) for key, each in rows.items() if each is not None}
+    found = {key: self.said(row) for key, row in rows.items() if row is not None}
     parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
     # Named twice it is these maps alone: named once, it is a row of BIASES with the head's.
     found["bias"] = "+".join(parts * 2 if parts == ["feed_forward"] else parts) or "none"
@@ -202,7 +202,7 @@ class Asked:
     given = self.family.encoding
     if isinstance(given, Mapping):
       ((name, options),) = given.items()
-      return {"encoding": name, name: {key: self.said(each) for key, each in options.items()}}
+      return {"encoding": name, name: {key: self.said(option) for key, option in options.items()}}
     return given(self) if callable(given) else ENCODINGS[given](self)
 
   def slides(self, sliding: Callable[[int], bool]) -> list[bool]:
@@ -249,7 +249,7 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
     raise UserError(f"{ask.name}: its config.json has no {missing[0]} for rope_type={kind}")
   scales = [given.get(key) for key in ("mscale", "mscale_all_dim")]
   if all(scales) and "attention_factor" not in read:
-    top, bottom = (0.1 * each * math.log(max(read["factor"], 1)) + 1 for each in scales)
+    top, bottom = (0.1 * scale * math.log(max(read["factor"], 1)) + 1 for scale in scales)
     read["attention_factor"] = top / bottom
   found |= {RENAMED.get(key, key): value for key, value in read.items()} | {"scaling": kind}
   return found | ({} if kind == "linear" else {"trained_length": trained})

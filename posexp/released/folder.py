@@ -83,7 +83,7 @@ class Folder:
     Raises:
       UserError: there are no weights, or only in pickles.
     """
-    wholes = {each: each.removesuffix(BLOCKS).removesuffix(SCALES) for each in self._files}
+    wholes = {name: name.removesuffix(BLOCKS).removesuffix(SCALES) for name in self._files}
     return sorted({whole if self._packed(whole) else each for each, whole in wholes.items()})
 
   def _packed(self, name: str) -> bool:
@@ -95,7 +95,7 @@ class Folder:
     if not self._packed(name):
       return tuple(self._slice(name).get_shape())
     parts = [self._slice(name + each) for each in (BLOCKS, SCALES)]
-    blocks, scales = (tuple(each.get_shape()) for each in parts)
+    blocks, scales = (tuple(part.get_shape()) for part in parts)
     fits = blocks[:-1] == scales and {each.get_dtype() for each in parts} == {"U8"}
     return shape_of(blocks) if fits else ()
 

@@ -72,7 +72,7 @@ def positions(folder: Folder) -> Positions:
     tables = {label: table[first:] for label, table in tables.items()}
   if given.get("normalized"):
     parts = ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")
-    read += [next((name for name in folder.names() if name.endswith(each)), "") for each in parts]
+    read += [next((name for name in folder.names() if name.endswith(part)), "") for part in parts]
     scale, bias = map(folder.tensor, read[-2:])
     tables = {each: _normed(x, given["norm_epsilon"]) * scale + bias for each, x in tables.items()}
   about = folder.name, family.name, model, encoding, family.causal

@@ -232,13 +232,13 @@ def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
 
 def _tables(title: str, models: Mapping[str, Shown]) -> Iterator[tuple[str, Figure]]:
   """Yield the figures of tables of positions, and of offsets."""
-  vectors = {name: each.vectors for name, each in models.items() if each.vectors is not None}
+  vectors = {name: model.vectors for name, model in models.items() if model.vectors is not None}
   offsets = {name: each.offsets for name, each in models.items() if each.offsets is not None}
   for name, table in (vectors | offsets).items():
     ending = f"-{_file(name)}" if len(vectors | offsets) > 1 else ""
     yield f"vectors{ending}", encoding_figures.vectors(name, table)
   if vectors:
-    variants = {name: {None: each} for name, each in vectors.items()}
+    variants = {name: {None: vector} for name, vector in vectors.items()}
     yield "products-by-offset", encoding_figures.products_by_offset(title, variants)
     yield "rows", encoding_figures.rows(title, vectors, None)
   if offsets:

@@ -126,7 +126,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
     given.append(f"task.segment={min(SEGMENT, released.longest)}")
   lines = read(source.overrides(given))
   with explained(lines):
-    setup = Setup.of(resolve(compose([each.input_line for each in lines])))
+    setup = Setup.of(resolve(compose([line.input_line for line in lines])))
   if data:  # whose results these are
     setup = setup._replace(config=setup.config | {"init": source.record()})
   if not isinstance(setup.task, LanguageModeling):

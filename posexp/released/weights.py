@@ -152,7 +152,7 @@ class Released:
     names = [self.files.get(self.family.names[each] + ".weight") for each in ("embed", "head")]
     if not self.model["tie_embeddings"] or None in names:
       return self.model["tie_embeddings"]
-    one, other = (self.folder.tensor(each) for each in names if each is not None)
+    one, other = (self.folder.tensor(name) for name in names if name is not None)
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
   @property
@@ -275,7 +275,7 @@ def _check_sizes(folder: Folder, asked: Asked, files: Mapping[str, str], words: 
   """
   family = asked.family
   depth, first = family.model["num_layers"], len(family.layer)
-  layers = {each[first:].partition(".")[0] for each in files if each.startswith(family.layer)}
+  layers = {name[first:].partition(".")[0] for name in files if name.startswith(family.layer)}
   found = [(depth, asked.number(depth), len(layers))]
   if table := files.get(family.names["embed"] + ".weight"):
     found.append(("vocab_size", words, (*folder.shape(table), 0)[0]))

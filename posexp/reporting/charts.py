@@ -122,7 +122,7 @@ def reach(tasks: Iterable[Results]) -> Chart | None:
   several tasks have a `reach`. Groups of two tasks count as the same if they have the same label.
   """
   of = Score("beyond/reach", METRICS["reach"], "beyond")
-  found = [each for each in tasks if any(run.score(of.key) is not None for run in each.runs)]
+  found = [task for task in tasks if any(run.score(of.key) is not None for run in task.runs)]
   if len(found) < 2:
     return None
   points = [

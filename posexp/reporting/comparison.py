@@ -106,7 +106,7 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
   sides = {"a": a, "b": b, "difference": a - b}
-  found = {name: significance.interval(each) for name, each in sides.items()}
+  found = {name: significance.interval(side) for name, side in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
   if len(measures) > 2:
     most = score(name).most

@@ -107,8 +107,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
     first, *others = (run.settings.get(key, MISSING) for run in asked)
     # Comparing is faster than writing, and True equals 1.
     if any(
-      (type(each) is not type(first) or each != first) and spelled(each) != spelled(first)
-      for each in others
+      (type(other) is not type(first) or other != first) and spelled(other) != spelled(first)
+      for other in others
     ):
       found.append(key)
   return found

@@ -44,7 +44,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
     UserError: no group and no task has a name that was asked for, or two would have one label.
   """
   named: list[tuple[Any, str, list[Run]]] = [(results, "task", results.runs) for results in tasks]
-  named += [(group, "label", group.runs) for each in tasks for group in each.groups]
+  named += [(group, "label", group.runs) for task in tasks for group in task.groups]
   names = dict.fromkeys(getattr(each, field) for each, field, _ in named)
   if missing := [name for name in asked if name not in names]:
     why = "there is no such group or task"

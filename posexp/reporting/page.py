@@ -31,7 +31,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], sections: Sequence[Sect
   title = escape(", ".join(results.task for results in tasks))
   drawn = Drawn()
   first = [part for section in sections for part in _section(section, drawn)]
-  body = [*_several(tasks, drawn), *(part for each in tasks for part in _task(each, drawn))]
+  body = [*_several(tasks, drawn), *(part for task in tasks for part in _task(task, drawn))]
   parts = [
     "<!doctype html>",
     '<html lang="en"><head><meta charset="utf-8">',

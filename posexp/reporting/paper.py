@@ -93,7 +93,7 @@ def table(tasks: Sequence[Results]) -> Paper:
     return sum(places) / len(places)
 
   names = sorted(dict.fromkeys(name for groups in found for name in groups), key=rank)
-  heads = ["", *(f"{one_line(each.task)}: {one_line(each.score.title)}" for each in tasks)]
+  heads = ["", *(f"{one_line(task.task)}: {one_line(task.score.title)}" for task in tasks)]
   rows = [
     [name, *(_cell(groups.get(name), each) for groups, each in zip(found, tasks, strict=True))]
     for name in names
@@ -120,7 +120,7 @@ def _cell(group: Group | None, results: Results) -> str:
 
 def _caption(tasks: Sequence[Results]) -> str:
   """Return the caption, with only those sentences that apply to the table."""
-  seeds = sorted({len(group.repeats) for each in tasks for group in each.groups if group.repeats})
+  seeds = sorted({len(group.repeats) for task in tasks for group in task.groups if group.repeats})
   number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
   percent = [one_line(results.task) for results in tasks if results.score.metric.percent]
   units = " in per cent" if len(percent) == len(tasks) else ""

@@ -368,7 +368,7 @@ def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
     {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs
   ]
   steps = sorted(set.intersection(*map(set, histories))) if histories else []
-  return np.array(steps), np.array([[each[step] for step in steps] for each in histories])
+  return np.array(steps), np.array([[history[step] for step in steps] for history in histories])
 
 
 def _finite(value: object) -> bool:

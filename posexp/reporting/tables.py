@@ -32,7 +32,7 @@ def score_table(results: Results) -> Table:
 
 def _unlearned(results: Results) -> bool:
   """Return whether some seeds have not learned the task."""
-  return any(len(each.learned(results.score)) < len(each.repeats) for each in results.groups)
+  return any(len(group.learned(results.score)) < len(group.repeats) for group in results.groups)
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
@@ -123,9 +123,9 @@ def _section(results: Results) -> Iterator[str]:
 
 def means(tasks: Sequence[Results]) -> Iterator[str]:
   """Yield the lines of a table of means for each task, and which command reports more."""
-  for each in tasks:
-    yield from ("", each.title, tabulated(score_table(each), "plain"))
-    if said := sentences.training(each):
+  for task in tasks:
+    yield from ("", task.title, tabulated(score_table(task), "plain"))
+    if said := sentences.training(task):
       yield said
   folders = dict.fromkeys(pasted(run.path.parents[2]) for results in tasks for run in results.runs)
   yield f"more: python -m posexp.report {' '.join(folders)}"

@@ -27,7 +27,7 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
   (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only for
   Japanese without kana, which is `char`.
   """
-  found = Counter(_tokenizer(each, language) for each in references)
+  found = Counter(_tokenizer(reference, language) for reference in references)
   blanks = found.pop("13a", 0)
   return max(found, key=found.get) if 9 * found.total() > blanks else "13a"
 
@@ -50,7 +50,7 @@ def bleu(tokenize: str) -> Any:
 def applies(references: Iterable[str], tokenize: str) -> bool:
   """Return whether BLEU is meaningful; if references are short, it is 0 even for exact copies."""
   split = bleu(tokenize).tokenizer
-  return any(len(split(each).split()) >= ORDER for each in references)
+  return any(len(split(reference).split()) >= ORDER for reference in references)
 
 
 def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, float]:

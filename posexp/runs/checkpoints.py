@@ -148,7 +148,7 @@ class Checkpoints:
 
     Orbax's own BestN would keep the latest among equals, and all checkpoints without a rank.
     """
-    ranks = _finite({each.step: each.metrics for each in checkpoints})
+    ranks = _finite({checkpoint.step: checkpoint.metrics for checkpoint in checkpoints})
     kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
     return [each.step in kept for each in checkpoints]
 

@@ -67,7 +67,7 @@ def as_columns(declared: Any) -> Columns | None:
     return None
   texts = (of.kind, of.source, of.reference, of.answer, of.items, *of.metrics, *of.numbers)
   lists = isinstance(of.metrics, list | tuple) and isinstance(of.numbers, list | tuple)
-  if not lists or not all(isinstance(each, str) for each in texts):
+  if not lists or not all(isinstance(text, str) for text in texts):
     return None
   return of._replace(metrics=(*of.metrics,), numbers=(*of.numbers,), joined=bool(of.joined))
 

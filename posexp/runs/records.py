@@ -79,7 +79,7 @@ def _public(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return a config without the options that say where a run was trained, and by whom."""
   kept = {key: value for key, value in config.items() if key not in PRIVATE}
   plugins = config.get("plugins") or {}
-  named = {key: each | {"path": Path(each["path"]).name} for key, each in plugins.items()}
+  named = {key: plugin | {"path": Path(plugin["path"]).name} for key, plugin in plugins.items()}
   return kept | ({"plugins": named} if named else {})
 
 

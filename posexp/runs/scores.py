@@ -61,4 +61,4 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
 
 def lengths(parts: Sequence[Score]) -> bool:
   """Return whether the parts of a split are lengths, and not groups with names."""
-  return all(re.match(r"\d", each.part) for each in parts)
+  return all(re.match(r"\d", part.part) for part in parts)

@@ -96,7 +96,7 @@ def tunings(runs: Sequence[Run]) -> list[Tuning]:
 def _tuning(trials: Sequence[Run]) -> Tuning:
   kept = [{k: v for k, v in run.config.items() if k not in UNTUNED} for run in trials]
   options = dict(zip([run.path for run in trials], map(flat, kept), strict=True))
-  every = dict.fromkeys(key for each in options.values() for key in each)
+  every = dict.fromkeys(key for option in options.values() for key in option)
   for key in every:  # what older runs were without has the value by which they are the same runs
     for each in options.values():
       each.setdefault(key, NEUTRAL.get(key, (None,))[0])

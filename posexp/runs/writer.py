@@ -154,7 +154,7 @@ class RunWriter:
       os.fsync(file.fileno())
 
   def _open(self, stack: contextlib.ExitStack) -> None:
-    made = [each for each in self.path.parents if not each.exists()]
+    made = [parent for parent in self.path.parents if not parent.exists()]
     self.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(lock(self.path))
     stack.push(lambda kind, *_: self._leave(kind, made))
@@ -192,8 +192,8 @@ class RunWriter:
 
   def _clear(self) -> None:
     for pattern in OWNED:
-      for each in self.path.glob(pattern):
-        storage.discard(each)
+      for file in self.path.glob(pattern):
+        storage.discard(file)
 
   @property
   def _writing(self) -> contextlib.AbstractContextManager[None]:

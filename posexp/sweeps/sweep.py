@@ -186,9 +186,9 @@ class Sweep:
     """
     place = Path(self.members[0].config["runs"])
     counts = {DONE: Counter(), WAITING: Counter()}
-    for each in self.runs:
-      if each.state in counts and not each.of:
-        counts[each.state][each.group] += 1
+    for run in self.runs:
+      if run.state in counts and not run.of:
+        counts[run.state][run.group] += 1
     names = [name for name in counts[WAITING] if counts[DONE][name] > 1]
     if not names or is_kept(place, self.name):  # the sweep was cut off, and goes on
       return []
@@ -216,7 +216,7 @@ class Sweep:
         self.say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
       elif member.state == DONE:
         self.say(member, f"{member.options}: finished already, in {near(member.path)}")
-    return [each for each in self.runs if each.state not in (DONE, LATER) and each.is_ready]
+    return [run for run in self.runs if run.state not in (DONE, LATER) and run.is_ready]
 
   def left(self) -> list[Member]:
     """Return the unfinished runs that another process was training and has given up."""

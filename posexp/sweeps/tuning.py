@@ -159,7 +159,7 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
   The best trial is the best of all that are on disk. A tuned run that is the same as another of the
   sweep becomes its duplicate.
   """
-  known = {each.path: each for each in members if each.is_ready}
+  known = {member.path: member for member in members if member.is_ready}
   made: dict[Any, list[Member]] = {}
   for each in members:
     if each.config.get("trial") and not each.unsuited:
@@ -231,11 +231,11 @@ def ready(sweep: Sweep) -> list[Member]:
 
 def plan(members: Sequence[Member]) -> Iterator[str]:
   """Yield the lines on the runs of a tuned sweep, before any work."""
-  runs = [each for each in members if each.duplicate_of is None and not each.unsuited]
+  runs = [member for member in members if member.duplicate_of is None and not member.unsuited]
   groups: dict[str, list[Member]] = {}
-  for each in runs:
-    if each.of:
-      groups.setdefault(each.of, []).append(each)
+  for run in runs:
+    if run.of:
+      groups.setdefault(run.of, []).append(run)
   if not groups:
     return
   most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))

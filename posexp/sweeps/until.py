@@ -58,9 +58,9 @@ class Rounds:
   def __init__(self, sweep: Sweep, look: Look, margin: float | None, budget: Budget):
     self.sweep, self.look, self.margin, self.budget = sweep, look, margin, budget
     self.groups: dict[str, list[Member]] = {}
-    for each in sweep.runs:
-      if not each.of:  # a trial
-        self.groups.setdefault(each.group, []).append(each)
+    for run in sweep.runs:
+      if not run.of:  # a trial
+        self.groups.setdefault(run.group, []).append(run)
     for group in self.groups.values():
       for each in group[FIRST:]:
         each.state = LATER
@@ -132,7 +132,7 @@ class Rounds:
   def trained(self) -> Counter:
     """How many seeds of each group are trained."""
     runs = (each for group in self.groups.values() for each in group if each.duplicate_of is None)
-    return Counter(each.group for each in runs if each.state != LATER)
+    return Counter(run.group for run in runs if run.state != LATER)
 
   def conclusion(self) -> str:
     """Return the line on the end of the sweep: why it ended, and how many runs it saved."""

@@ -205,9 +205,7 @@ class Listed(Answers):
 
   @functools.cached_property
   def lengths(self):
-    return {
-      split: tuple(sorted({len(y) for _, y in each})) for split, each in self.examples.items()
-    }
+    return {split: tuple(sorted({len(y) for _, y in own})) for split, own in self.examples.items()}
 
   def training(self, random, rows):
     train = self.examples["train"]
@@ -220,7 +218,7 @@ class Listed(Answers):
   @functools.cached_property
   def splits(self):
     return {
-      split: (np.array([len(y) for _, y in each]), each)
-      for split, each in self.examples.items()
+      split: (np.array([len(y) for _, y in own]), own)
+      for split, own in self.examples.items()
       if split != "train"
     }

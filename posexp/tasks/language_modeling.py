@@ -111,7 +111,7 @@ class TextData(Data):
   def counts(self, split: str) -> dict[str, np.ndarray]:
     """Return the `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
     sizes = {"bytes": self.vocabulary.bytes_of, "chars": self.vocabulary.chars_of}
-    return {name: self.streams[split].totals(each) for name, each in sizes.items()}
+    return {name: self.streams[split].totals(size) for name, size in sizes.items()}
 
 
 @dataclasses.dataclass(frozen=True)

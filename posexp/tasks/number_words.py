@@ -220,5 +220,5 @@ class Numbers(Translation):
     rows = storage.cached("numbers", lambda: generate(self), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     # There may be nothing beyond.
-    found = {split: functools.partial(iter, each) for split, each in rows.items() if each}
+    found = {split: functools.partial(iter, own) for split, own in rows.items() if own}
     return Splits(found, [], digest)

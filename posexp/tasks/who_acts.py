@@ -57,7 +57,7 @@ class WhoActs(LabeledTexts):
 
   def given(self):
     rows = sentences(self.language, self.examples)
-    return {split: functools.partial(iter, each) for split, each in rows.items()}, []
+    return {split: functools.partial(iter, own) for split, own in rows.items()}, []
 
 
 def sentences(language: str, examples: int) -> Mapping[str, Rows]:
@@ -74,7 +74,7 @@ def sentences(language: str, examples: int) -> Mapping[str, Rows]:
   for numbers in wanted[: examples // 2]:
     drawn = draw(key(str(numbers)), "split")
     split = "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
-    animal, person, verb, setting = (each[n] for each, n in zip(words, numbers, strict=True))
+    animal, person, verb, setting = (word[n] for word, n in zip(words, numbers, strict=True))
     for label, actor, other in (("animal", animal, person), ("person", person, animal)):
       parts = [each for each in (setting, actor, verb, other) if each]
       splits[split].append((blank.join(parts), label))

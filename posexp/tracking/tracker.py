@@ -94,8 +94,8 @@ class Trackers(contextlib.AbstractContextManager):
     """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
     self._opened: dict[str, TrackedRun] = {}
     try:
-      for name, each in trackers.items():
-        self._opened[name] = each.open(run, *about)
+      for name, tracker in trackers.items():
+        self._opened[name] = tracker.open(run, *about)
     except BaseException:
       self._each("close", 1)  # those that were open before
       raise
@@ -124,7 +124,7 @@ def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, A
   Raises:
     UserError: as `Tracker.open` does.
   """
-  if waiting := {name: each for name, each in trackers.items() if each.named_by}:
+  if waiting := {name: tracker for name, tracker in trackers.items() if tracker.named_by}:
     run = read_run(folder)
     with Trackers(waiting, run, config, facts(run.summary)) as opened:
       opened.summarize(run.summary or {})

@@ -112,7 +112,7 @@ class Meter:
 
   def _peak(self) -> int:
     """Return the peak of bytes in use; 0 if devices do not count them."""
-    return max((each.memory_stats() or {}).get("peak_bytes_in_use", 0) for each in self.devices)
+    return max((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in self.devices)
 
 
 # Their versions change a result's last digits.

@@ -99,7 +99,7 @@ class Snapshot(NamedTuple):
       if wrong.any():
         where = f"of the {split} split " if split else ""
         params = jax.tree.leaves(self.state.params)
-        diverged = not all(jnp.abs(each).max(initial=0) < DIVERGED for each in params)
+        diverged = not all(jnp.abs(param).max(initial=0) < DIVERGED for param in params)
         raise NotFinite(
           f"{name} is not finite for {wrong.sum():,} of {len(wrong):,} examples {where}(the first "
           f"is number {wrong.argmax()}) at step {int(self.state.step):,}, so there is no result: "

@@ -117,9 +117,9 @@ class Loaded(nnx.Module):
     blocks = enumerate(self.model.stack.blocks) if self._tensors is not None else ()
     relations = {number: block.attention.relation for number, block in blocks}
     follow = {
-      number: each
-      for number, each in relations.items()
-      if isinstance(each, PairRotation) and each.rope.by_length
+      number: relation
+      for number, relation in relations.items()
+      if isinstance(relation, PairRotation) and relation.rope.by_length
     }
     return {number: each.of_length(length()) for number, each in follow.items()}
 
@@ -269,7 +269,7 @@ def load(name: str | Path, *options: str) -> Loaded:
   Raises:
     UserError: it cannot be read, or an option does not suit it.
   """
-  if wrong := [each for each in options if "=" not in each]:
+  if wrong := [option for option in options if "=" not in option]:
     raise UserError(f"{wrong[0]}: give an option with its value, as in rope.base=10000")
   if (released := source(name)) is not None:
     return released.load(options)

@@ -71,7 +71,7 @@ def process_info() -> ProcessInfo:
   # Only srun sets the number of tasks: a shell in an allocation is not a task.
   step = "SLURM_STEP_NUM_TASKS" in os.environ
   if any(numbers) or (address and not step and "WORLD_SIZE" not in os.environ):
-    if address is None or not all(each and each.isdigit() for each in numbers):
+    if address is None or not all(number and number.isdigit() for number in numbers):
       raise UserError(f"{', '.join(EXPLICIT[:2])} and {EXPLICIT[2]} must all be set, or none")
   elif step:
     numbers = [os.environ["SLURM_STEP_NUM_TASKS"], os.environ["SLURM_PROCID"]]

@@ -156,5 +156,5 @@ def trained(summary: Mapping[str, Any]) -> None:
 def result(lines: Iterable[str]) -> None:
   """Print the final table."""
   log.info("")
-  for each in lines:
-    log.info("%s", printable(each))
+  for line in lines:
+    log.info("%s", printable(line))

@@ -75,16 +75,16 @@ def sync(args: argparse.Namespace) -> Counter[str]:
   if not args.dry_run:
     _log_in()
   ends: Counter[str] = Counter()
-  for each in runs:
+  for run in runs:
     try:
-      trackers = each.config.get("tracker") or each.config  # earlier runs have the section alone
+      trackers = run.config.get("tracker") or run.config  # earlier runs have the section alone
       section = trackers.get("wandb") or {}
       own = asked | ({} if asked.get("project") or section.get("project") else {"project": project})
       options = build(Wandb, section | own, "wandb")
       end = line = THERE
-      if not is_synced(each, url, options):
-        what = counted(len(each.history), "row")
-        line = f"{what}, {'to be sent' if args.dry_run else _send(each, url, options)}"
+      if not is_synced(run, url, options):
+        what = counted(len(run.history), "row")
+        line = f"{what}, {'to be sent' if args.dry_run else _send(run, url, options)}"
         end = SENT
     except ConnectionError as error:
       raise UserError(f"{error}: the rest is not sent") from error
@@ -93,7 +93,7 @@ def sync(args: argparse.Namespace) -> Counter[str]:
         server.reset()
       end, line = FAILED, f"{FAILED}: {server.reason(error)}"
     ends[end] += 1
-    print(f"{near(each.path)}: {line}", flush=True)
+    print(f"{near(run.path)}: {line}", flush=True)
   counts = [f"{ends[end]} {end}" for end in (SENT, THERE, FAILED) if ends[end]]
   print(f"runs: {', '.join(counts)}{' (a dry run)' if args.dry_run else ''}")
   return ends
