@@ -76,10 +76,10 @@ def print_plugins() -> None:
   from posexp.config import plugins
   from posexp.errors import near
 
-  found = [plugin for group in plugins.GROUPS for plugin in plugins.found(group).values()]
-  for each in found:
+  plugins_there = [plugin for group in plugins.GROUPS for plugin in plugins.found(group).values()]
+  for each in plugins_there:
     print(f"{each.group:<10} {each.name:<20} {each.package or near(each.file)}")
-  if not found:
+  if not plugins_there:
     print("no plugins: install a package that brings some, or name a file by plugins=FILE")
 
 

@@ -104,8 +104,8 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
   prepare()
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0
-  found: list[dict[str, Any]] = []
-  keep(encoding=name, options=config.get(name), properties=found)
+  results: list[dict[str, Any]] = []
+  keep(encoding=name, options=config.get(name), properties=results)
   given = configuration.show_options(config.get(name))
   encoding = make_encoding(config)
   positions = configuration.build(Positions, config.get("positions"), "positions")
@@ -118,7 +118,7 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
     with plugins.explained(config):
       for outcome in examine(encoding, reach or REACH):
         failed += outcome.status == "fails"
-        found.append(outcome._asdict())
+        results.append(outcome._asdict())
         start = f"{outcome.name:<19} {outcome.status:<13} "
         print(wrapped(outcome.detail, start), flush=True)
         doing("measuring the next property")
@@ -133,10 +133,10 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
 def files_opened() -> Iterator[dict[Path, bool]]:
   """Collect the files that Python opens in it, and whether they were there to be read."""
   _listen()
-  found: dict[Path, bool] = {}
-  _listening.append(found)
+  opened: dict[Path, bool] = {}
+  _listening.append(opened)
   try:
-    yield found
+    yield opened
   finally:
     _listening.pop()
 

@@ -71,8 +71,8 @@ def spare(run: Run, keep: str) -> list[Path]:
   if run.summary is None:
     return []
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
-  found = run.path.glob("checkpoints/*")
-  return [path for path in found if path.name.isdigit() and int(path.name) not in best]
+  checkpoints = run.path.glob("checkpoints/*")
+  return [path for path in checkpoints if path.name.isdigit() and int(path.name) not in best]
 
 
 def _table(runs: Sequence[Run]) -> str:

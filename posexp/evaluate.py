@@ -83,9 +83,9 @@ def evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     if len(args.runs) > 1:
       print(f"\n{path}" if results else path)
     trained = open_for("evaluate", path, args.options, args.split)
-    result, found = without_terms(args, trained)
+    result, runs = without_terms(args, trained)
     results.append(result)
-    measured += found
+    measured += runs
     if args.records:
       with writing("--records", args.records):
         write_records(args.records, measured)

@@ -80,8 +80,8 @@ def drawn(
   segment = args.segment or trained.setup.task.segment
   chosen = scoring.reading(trained, segment, args.memory).snapshot
   parts = chosen.graphdef, chosen.state.params, chosen.state.settings
-  found = sampling.generate(*parts, prompt, segment=segment, rows=args.samples, sampling=options)
-  drawn = (tokens for tokens, _ in itertools.islice(found, args.tokens))
+  steps = sampling.generate(*parts, prompt, segment=segment, rows=args.samples, sampling=options)
+  drawn = (tokens for tokens, _ in itertools.islice(steps, args.tokens))
   return sampling.until_ended(drawn, stops)
 
 

@@ -92,12 +92,12 @@ def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
   """Return exact match by length, also without the end, with intervals, and token accuracy."""
   data, rows = task.prepare(trained.run.path), []
   for split in [split for split in ("test", "beyond") if split in data.splits]:
-    found = task.predict(data, trained.snapshot, split)
+    predictions = task.predict(data, trained.snapshot, split)
     for length in data.lengths[split]:
-      chosen = found["length"] == length
-      row: Row = {name: share(found[name][chosen]) for name in MEASURES}
-      tokens = int(found["tokens"][chosen].sum())
-      row |= {"length": length, "accuracy": float(found["right"][chosen].sum()) / tokens}
+      chosen = predictions["length"] == length
+      row: Row = {name: share(predictions[name][chosen]) for name in MEASURES}
+      tokens = int(predictions["tokens"][chosen].sum())
+      row |= {"length": length, "accuracy": float(predictions["right"][chosen].sum()) / tokens}
       rows.append(row | {"examples": int(chosen.sum()), "chance": data.blind[length]})
   return rows
 

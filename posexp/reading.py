@@ -241,7 +241,7 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
   import numpy as np
   from numpy.lib import format
 
-  found, left = {}, BOUNDS[".npz"]
+  by_name, left = {}, BOUNDS[".npz"]
   try:
     with zipfile.ZipFile(io.BytesIO(data)) as whole:
       for member in whole.infolist():
@@ -253,12 +253,12 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
           left -= member.file_size
           if kind.hasobject or size != there or left < 0 or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename}: {size} bytes in {there}")
-          found[member.filename.removesuffix(".npy")] = np.frombuffer(
+          by_name[member.filename.removesuffix(".npy")] = np.frombuffer(
             file.read(), kind, math.prod(shape)
           ).reshape(shape)
   except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
     raise ValueError(str(error)) from error
-  return found
+  return by_name
 
 
 def batches(

@@ -66,12 +66,12 @@ def translate(args: argparse.Namespace) -> None:
   for window in every:
     texts = [line.text for line in window]
     doing(f"translating {counted(len(texts), 'line')}" if texts else "")
-    found = translator(texts)
-    for each in found:
+    translations = translator(texts)
+    for each in translations:
       score = f"{each.score:.4f}" if each else ""  # a blank line has none
       print(*[score] * args.scores, printable(each.text) if each else "", sep="\t")
     sys.stdout.flush()
-    for text, each, number in zip(texts, found, numbers, strict=False):
+    for text, each, number in zip(texts, translations, numbers, strict=False):
       cut += each is not None and each.cut
       if args.maps and each and drawn < MAPS:
         draw(trained, number, text, each)

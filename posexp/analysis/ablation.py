@@ -89,8 +89,8 @@ def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
   """Return Σ values / Σ counts of arrays [N], and what each example adds to its deviation, [N]."""
-  found = values.sum() / counts.sum()
-  return found, (values - found * counts) / counts.mean()
+  quotient = values.sum() / counts.sum()
+  return quotient, (values - quotient * counts) / counts.mean()
 
 
 def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> list[dict[str, Any]]:
@@ -100,17 +100,17 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   length of the batches.
   """
   task, data = trained.setup.task, trained.data
-  found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  level, before = ratio(*parts(found[0]))
+  predictions = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
+  level, before = ratio(*parts(predictions[0]))
   metrics = []
-  for each in found:
+  for each in predictions:
     value, deviations = ratio(*parts(each))
     difference = {
       "examples": len(deviations),
       "change": float(value - level),
       # Of pairs, not of two samples.
       "error": float((deviations - before).std() / len(deviations) ** 0.5),
-      "other": int((each["answer"] != found[0]["answer"]).sum()),  # answers that differ
+      "other": int((each["answer"] != predictions[0]["answer"]).sum()),  # answers that differ
     }
     metrics.append(task.scores(each) | difference)
   return metrics
@@ -159,7 +159,7 @@ def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[R
   """
   run, trained_to = trained.run, trained.run.summary or {}
   cost = {key: trained_to[key] for key in trained_to if key.startswith(COST) or "/" not in key}
-  found = {}  # of a single layer, all of it and all layers are the same
+  runs_by_name = {}  # of a single layer, all of it and all layers are the same
   for row in [result["on"], *result["off"]]:
     config = trained.setup.config | {"without": name(row, known) if "terms" in row else "nothing"}
     metrics = {
@@ -167,8 +167,8 @@ def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[R
       for key, value in row.items()
       if key not in (*Off._fields, *CHANGES)
     }
-    found[config["without"]] = Run(run.path, config, settings(config), cost | metrics)
-  return [*found.values()]
+    runs_by_name[config["without"]] = Run(run.path, config, settings(config), cost | metrics)
+  return [*runs_by_name.values()]
 
 
 def heat_map(result: dict[str, Any]) -> Figure:

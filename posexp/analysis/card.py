@@ -52,8 +52,8 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -
     formula = next((i for i, paragraph in enumerate(paragraphs) if "=" in paragraph), 0)
     about = "\n\n".join(paragraphs[: formula + 1])
     shown = {label: text for label, text in rows.items() if label not in DETAILS}
-  found = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]
-  return [name, textwrap.indent(about, "  "), "", *found]
+  shown_lines = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]
+  return [name, textwrap.indent(about, "  "), "", *shown_lines]
 
 
 def entered(parts: Iterable[str]) -> str:
@@ -83,16 +83,16 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
 
 def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
   """Return the terms of a layer's logits or, if layers differ, the encoding and terms of each."""
-  found: dict[str, list[int]] = {}
+  layers_of: dict[str, list[int]] = {}
   for i, layer in enumerate(encoding.layers(len(stack.blocks))):
     limits = {"window": layer.window, "chunk": layer.chunk}
     limits = {name: value for name, value in limits.items() if value is not None}
     label = " ".join(filter(None, [described(layer.encoding), show_options(limits)]))
     terms = ", ".join(stack.blocks[i].attention.relation.terms) or "none"
-    found.setdefault(f"{label} ({terms})", []).append(i)
-  if len(found) == 1:
+    layers_of.setdefault(f"{label} ({terms})", []).append(i)
+  if len(layers_of) == 1:
     return {"terms": ", ".join(stack.relation.terms) or "none"}
-  return {"layers": "; ".join(f"{ranges(layers)}: {label}" for label, layers in found.items())}
+  return {"layers": "; ".join(f"{ranges(layers)}: {label}" for label, layers in layers_of.items())}
 
 
 def described(encoding: Encoding) -> str:

@@ -33,10 +33,10 @@ def weights(case: Case) -> Iterator[Violation]:
   model, tokens = stack.__wrapped__(case), tokens_of(case)  # one of its own, which is watched
   seen, _ = watch(model)
   model(tokens, case.mask)
-  for layer, (block, found) in enumerate(zip(model.blocks, seen, strict=True)):
+  for layer, (block, attended) in enumerate(zip(model.blocks, seen, strict=True)):
     real = np.asarray(case.mask)[:, None, :, None]  # padding may see nothing
-    given = np.where(real, np.asarray(found.weights, np.float64), 0)
-    hidden = np.where(np.asarray(found.visible)[:, None], 0, np.abs(given)).max()
+    given = np.where(real, np.asarray(attended.weights, np.float64), 0)
+    hidden = np.where(np.asarray(attended.visible)[:, None], 0, np.abs(given)).max()
     if not hidden <= EXACT:
       yield Violation(f"layer {layer}: weights of keys that are not visible", float(hidden))
     if block.attention.relation.sums_to_one is None:
@@ -227,9 +227,9 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
     cases = [Case(encoding, causal, layers=count, reach=reach) for causal in sides]
     failed = next((case for case in cases if fails(each, case)), None)
     if failed is not None:
-      smallest, found = shrink(each, failed)
-      by = "" if np.isnan(found.amount) else f", by {found.amount:.3g}"
-      yield Outcome(each.name, "fails", f"{smallest}: {found.what}{by}")
+      smallest, counterexample = shrink(each, failed)
+      by = "" if np.isnan(counterexample.amount) else f", by {counterexample.amount:.3g}"
+      yield Outcome(each.name, "fails", f"{smallest}: {counterexample.what}{by}")
     else:
       yield Outcome(each.name, "holds" if cases else "not declared", each.claim)
 
@@ -252,6 +252,6 @@ def shrink(each: Property, case: Case) -> tuple[Case, Violation]:
   sizes = itertools.product((1, case.layers), (1, case.heads), range(2, case.length + 1))
   for layers, heads, length in sizes:
     smaller = dataclasses.replace(case, length=length, layers=layers, heads=heads)
-    if is_defined(smaller) and (found := fails(each, smaller)) is not None:
-      return smaller, found
+    if is_defined(smaller) and (violation := fails(each, smaller)) is not None:
+      return smaller, violation
   return case, fails(each, case)

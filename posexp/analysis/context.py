@@ -45,8 +45,8 @@ class Curve(NamedTuple):
     """Return half the width of the 95 % t interval of the mean of values [N], which takes the means
     of blocks as draws; NaN if there is only one block.
     """
-    found = estimate(values.reshape(self.blocks, -1).mean(1))
-    return math.nan if found.sd is None else found.half or 0.0
+    of_blocks = estimate(values.reshape(self.blocks, -1).mean(1))
+    return math.nan if of_blocks.sd is None else of_blocks.half or 0.0
 
   def gain(self, context: int, before: int) -> tuple[float, float]:
     """Return the drop of the loss per doubling of the context, and half its interval."""
@@ -84,14 +84,14 @@ def sampled(
   """
   snapshot, stream = trained.snapshot, trained.data.streams[split]
   given = snapshot, stream, trained.data.vocabulary.bytes_of, contexts
-  found = windows.by_context(*given, positions, windows.ROW if rows else 1)
-  nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
-  blocks = len(found.place) // (windows.ROW if rows else 1)
+  sample = windows.by_context(*given, positions, windows.ROW if rows else 1)
+  nats = {context: each.astype(np.float64) for context, each in sample.nats.items()}
+  blocks = len(sample.place) // (windows.ROW if rows else 1)
   reasons = {context: windows.refused(snapshot, stream, context) for context in sorted(contexts)}
   refused = {context: why for context, why in reasons.items() if why}
   memory = trained.spec.size.memory
   name = f"memory {memory}" if memory else "no memory"
-  return found, Curve(name, nats, found.bytes, refused, blocks)
+  return sample, Curve(name, nats, sample.bytes, refused, blocks)
 
 
 def beyond_training(found: Mapping[str, float], longest: int) -> str:
@@ -138,13 +138,13 @@ def measure(args: argparse.Namespace, trained: TrainedModel) -> None:
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
   curves, said = [], []
   for model in models or [trained]:
-    found, curve = sampled(model, args.split, lengths, args.positions, rows=bool(args.beyond))
+    sample, curve = sampled(model, args.split, lengths, args.positions, rows=bool(args.beyond))
     curves.append(curve)
-    scores = found.scores(trained.data.length)
+    scores = sample.scores(trained.data.length)
     if held := beyond_training(scores, max(curve.nats, default=0)):
       said.append(wrapped(f"{curve.name}: {held}"))
-    if found.nats:
-      write_context_losses(trained.run.path, _file(args, model), found)
+    if sample.nats:
+      write_context_losses(trained.run.path, _file(args, model), sample)
   title = _title(trained, args, len(curves[0].bytes))
   lines = "\n".join(map(wrapped, title.split("\n")))
   print(lines, table(curves), *said, sep="\n\n")
@@ -180,7 +180,7 @@ def figure(title: str, curves: Sequence[Curve], trained_on: Sequence[int]) -> Fi
 
   Bands leave out the spread that all contexts share. Dotted lines mark the lengths `trained_on`.
   """
-  found, ((axes,),) = panels(1, 1, width=5.0, height=3.4, title=title)
+  drawing, ((axes,),) = panels(1, 1, width=5.0, height=3.4, title=title)
   for rank, curve in enumerate(curves):
     contexts, halves = [*curve.nats], curve.bands()
     mean = np.array([curve.mean(context) for context in contexts])
@@ -193,4 +193,4 @@ def figure(title: str, curves: Sequence[Curve], trained_on: Sequence[int]) -> Fi
     axes.axvline(length, color=GRAY, linestyle=":", linewidth=1)
   axes.plot([], [], ":", color=GRAY, label="trained on")
   axes.legend()
-  return found
+  return drawing

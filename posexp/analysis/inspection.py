@@ -208,6 +208,6 @@ def draw_attention(
     filling = -(-stack.size.memory // width)  # batches until a memory holds all that it can
     read = most[: filling + MOST_BATCHES]
     whole, positions = trained.snapshot.model(), trained.spec.positions
-    found = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)
-    drawn = encoding_figures.attention_on_text(name, found, trained.data.item, stack.causal)
+    attention = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)
+    drawn = encoding_figures.attention_on_text(name, attention, trained.data.item, stack.causal)
     yield "attention-on-text", drawn

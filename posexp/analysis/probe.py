@@ -174,10 +174,10 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
       if isinstance(module, TokenEmbedding):
         module.table[...] = jnp.full_like(module.table[...], value / module.scale)
     ask = nnx.jit(lambda embed: embed(tokens, positions, jnp.ones((1, length), bool))[0])
-    found = np.asarray(ask(blank), np.float64)
-    if np.ptp(found, axis=0).max() > 0:
+    position_rows = np.asarray(ask(blank), np.float64)
+    if np.ptp(position_rows, axis=0).max() > 0:
       break
-  return found
+  return position_rows
 
 
 def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
@@ -200,11 +200,11 @@ def variants(encoding: Encoding, width: int, length: int) -> dict[str, dict[str,
   def vectors(width: int, **options: float) -> np.ndarray:
     return position_vectors(embedding(dataclasses.replace(encoding, **options), width), length)
 
-  found = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}
+  by_title = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}
   if hasattr(encoding, "base"):
     bases = {f"base = {base:g}": vectors(width, base=base) for base in BASES}
-    found[f"by base, d = {width}"] = bases
-  return found
+    by_title[f"by base, d = {width}"] = bases
+  return by_title
 
 
 def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -237,7 +237,7 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
   """Return the shares of positions [L,F] for W_Q, W_K of several kinds, among them a layer's."""
   width, draw = vectors.shape[1], np.random.default_rng(0)
   rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
-  found = {
+  kinds = {
     "identity": (vectors, vectors),
     "random": [vectors @ draw.normal(size=(width, width)) for _ in "qk"],
     "tied orthogonal": (rotated, rotated),
@@ -245,12 +245,12 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
   if layer.query is not None:
     inputs = vectors.astype(np.float32)
     maps = (layer.query, layer.num_heads), (layer.key, layer.kv_heads)
-    found["layer 0"] = [
+    kinds["layer 0"] = [
       np.asarray(ToAllHeads(linear, own, layer.num_heads)(inputs[None])[0], np.float64)
       for linear, own in maps
     ]
   shares = {}
-  for kind, (q, k) in found.items():
+  for kind, (q, k) in kinds.items():
     heads = zip(*(np.array_split(each, layer.num_heads, axis=1) for each in (q, k)), strict=True)
     shares[kind] = Shares(share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in heads])
   return shares
@@ -258,12 +258,12 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:
   """Return trained tables of vectors [..., rows, D], of the first layer's relation or shared."""
-  found, head_dim = {}, stack.size.width_of_head
+  by_name, head_dim = {}, stack.size.width_of_head
   for label, module in (("", stack.relation), ("shared ", stack.shared)):
     if isinstance(module, nnx.Module):
       for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
         name, value = "/".join(map(str, path)), np.asarray(leaf[...], np.float64)
         rows = value.ndim >= 2 and value.shape[-1] == head_dim and value.shape[-2] > 4
         if rows and "kernel" not in name:
-          found[label + name] = value
-  return found
+          by_name[label + name] = value
+  return by_name

@@ -173,8 +173,8 @@ def cached_decoding(case: Case) -> Iterator[Violation]:
   yield from compare("token by token", decoded(model, tokens), model(tokens))
   later = jnp.arange(3, case.length + 3)[None]
   whole = model(tokens, positions=later)
-  found = decoded(model, tokens, prompt=case.part, positions=later)
-  yield from compare(f"a prompt of {case.part} from position 3 on", found, whole)
+  stepwise = decoded(model, tokens, prompt=case.part, positions=later)
+  yield from compare(f"a prompt of {case.part} from position 3 on", stepwise, whole)
 
 
 def cross_attention(case: Case) -> Iterator[Violation]:
@@ -186,8 +186,8 @@ def cross_attention(case: Case) -> Iterator[Violation]:
     encoded = jnp.asarray(draw.normal(size=(B, 6, case.d_model)), jnp.float32)
     source = model.source(encoded, mask)
     whole = model(tokens, source=source)
-    found = decoded(model, tokens, source=source)
-    yield from compare(f"{norm}-norm", found, whole)
+    stepwise = decoded(model, tokens, source=source)
+    yield from compare(f"{norm}-norm", stepwise, whole)
     elsewhere = model.source(jnp.where(mask[..., None], encoded, 9.0), mask)
     yield from compare("other padding", model(tokens, source=elsewhere), whole)
 

@@ -87,11 +87,11 @@ def token_losses(trained: TrainedModel, tokens: np.ndarray, segment: int) -> Tok
     total = 1 + max(0, -(-(stream.targets - segment) // stride))
     batches = windows(stream, stride, _rows(trained, total))
   seen = np.zeros((total, segment), np.int32)  # 0: does not count
-  found = trained.snapshot.predict(_noted(batches, memory, seen))
+  outputs = trained.snapshot.predict(_noted(batches, memory, seen))
   if trained.spec.size.same_length:
     seen = np.minimum(seen, memory)
   counts = seen > 0
-  return TokenLosses(how, np.asarray(tokens), found["nll"][counts], seen[counts])
+  return TokenLosses(how, np.asarray(tokens), outputs["nll"][counts], seen[counts])
 
 
 def _rows(trained: TrainedModel, useful: int) -> int:
@@ -166,18 +166,18 @@ def score(args: argparse.Namespace, trained: TrainedModel) -> list[TokenLosses]:
   vocabulary = kept_vocabulary(trained.run.path)
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment
-  found = []
+  results = []
   for memory in args.memory or [None]:
     model = reading(trained, segment, memory)
-    found.append(token_losses(model, tokens, segment))
+    results.append(token_losses(model, tokens, segment))
   lost = vocabulary.unknown([text.encode()])
-  about = table(text, found, sum(map(len, lost)))
+  about = table(text, results, sum(map(len, lost)))
   if lost:
     what = f"{len(lost):,} {vocabulary.units}"
     about += f"\n{what} are not in the vocabulary; each of their bytes counts 8 bits"
   elif vocabulary.decode(tokens.tolist()) != text.encode():
     about += "\nthe tokens do not give back the text; bits divide by its own bytes and characters"
   if args.per_token:
-    print(*lines(vocabulary, found[0]), sep="\n")
+    print(*lines(vocabulary, results[0]), sep="\n")
   print(about, file=sys.stderr if args.per_token else sys.stdout)
-  return found
+  return results

@@ -47,10 +47,10 @@ def vectors(name: str, *, positions: int, width: int, **options: Any) -> np.ndar
 
 def tokens(text: str) -> list[str]:
   """Return the words and punctuation marks of a text, or its characters where no blanks part it."""
-  found = writing.words(text) if writing.parts_words([text]) else [*"".join(text.split())]
-  if len(found) < 2:
+  parts = writing.words(text) if writing.parts_words([text]) else [*"".join(text.split())]
+  if len(parts) < 2:
     raise UserError(f"text={text}: two words are needed; try text='the dog chased Wang Wei'")
-  return found
+  return parts
 
 
 def of_pairs(encoding: Encoding, causal: bool, labels: Sequence[str]) -> list[str]:

@@ -33,16 +33,16 @@ def spectra(stack: Stack) -> dict[str, np.ndarray]:
 
   There are none in an encoding that turns nothing.
   """
-  found: dict[tuple[int, str], np.ndarray] = {}
+  by_layer: dict[tuple[int, str], np.ndarray] = {}
   for layer, block in enumerate(stack.blocks):
     if relation := rotation_of(block):
       for label, omega in relation.spectra(stack.shared_of(layer)).items():
-        if not any(np.array_equal(omega, each) for each in found.values()):
-          found[layer, label] = omega
-  several = len({layer for layer, _ in found}) > 1
+        if not any(np.array_equal(omega, each) for each in by_layer.values()):
+          by_layer[layer, label] = omega
+  several = len({layer for layer, _ in by_layer}) > 1
   return {
     ", ".join([f"layer {layer}"] * several + [label] * bool(label)): omega
-    for (layer, label), omega in found.items()
+    for (layer, label), omega in by_layer.items()
   }
 
 

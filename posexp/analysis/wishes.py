@@ -38,7 +38,7 @@ def rows(model: ProbeModel) -> dict[str, str]:
   differ /= max(np.linalg.norm(step, axis=1).max() for step in steps)
   sizes = [np.linalg.norm(each[len(each) // 2 :], axis=1).mean() for each in (short, long)]
   counts = len(short), len(long)
-  found = {
+  wishes = {
     "unique": f"no: {alike} of {len(long)} {what}s are like another"
     if alike
     else f"yes, each of {len(long)} {what}s: {nearest}",
@@ -50,9 +50,9 @@ def rows(model: ProbeModel) -> dict[str, str]:
     else f"yes, as far as {what} {counts[1]}",
   }
   if len(short) == len(long):  # there are no more positions
-    del found["equal steps"]
-    found["bounded"] = f"ends at position {len(long) - 1}"
-  return found
+    del wishes["equal steps"]
+    wishes["bounded"] = f"ends at position {len(long) - 1}"
+  return wishes
 
 
 def given(model: ProbeModel, length: int) -> np.ndarray:

@@ -55,7 +55,7 @@ def improvement(a: Tasks, b: Tasks) -> Interval:
   permutation test that deals the seeds of each task to both sides.
   """
   draw = np.random.default_rng(SEED)
-  found = float(np.mean([_better(x, y) for x, y in zip(a, b, strict=True)]))
+  probability = float(np.mean([_better(x, y) for x, y in zip(a, b, strict=True)]))
   samples, chance = np.zeros((2, DRAWS))
   for x, y in zip(a, b, strict=True):
     drawn = (each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in (x, y))
@@ -63,8 +63,8 @@ def improvement(a: Tasks, b: Tasks) -> Interval:
     dealt = draw.permuted(np.tile(np.concatenate([x, y]), (DRAWS, 1)), axis=1)
     chance += _better(dealt[:, : len(x)], dealt[:, len(x) :])
   samples, strayed = samples / len(a), np.abs(chance / len(a) - 0.5)
-  p = (np.sum(strayed >= abs(found - 0.5) - 1e-9) + 1) / (DRAWS + 1)
-  return Interval(found, *map(float, np.percentile(samples, [2.5, 97.5])), float(p))
+  p = (np.sum(strayed >= abs(probability - 0.5) - 1e-9) + 1) / (DRAWS + 1)
+  return Interval(probability, *map(float, np.percentile(samples, [2.5, 97.5])), float(p))
 
 
 def reciprocal_ranks(means: np.ndarray) -> np.ndarray:
@@ -86,10 +86,10 @@ def rank_correlation(a: Tasks, b: Tasks) -> Interval | None:
   drawn = [[each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in x] for x in (a, b)]
   means = [np.array([each.mean() for each in x])[None] for x in (a, b)]
   samples = [np.array([each.mean(axis=-1) for each in x]).T for x in drawn]
-  (found,) = _spearman(*means)
-  if len(a) < 3 or np.isnan(found):
+  (rho,) = _spearman(*means)
+  if len(a) < 3 or np.isnan(rho):
     return None
-  return Interval(float(found), *map(float, np.nanpercentile(_spearman(*samples), [2.5, 97.5])))
+  return Interval(float(rho), *map(float, np.nanpercentile(_spearman(*samples), [2.5, 97.5])))
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:

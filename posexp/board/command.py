@@ -63,9 +63,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   files, others = named_plugins(argv)
   if any(word.partition("=")[0] == "--verify" for word in argv):
     # An entry's plugin could change how the entry is read, so it is not loaded here.
-    found = parse(others, parser)
-    found.plugins = [Path(file) for file in files]
-    return found
+    args = parse(others, parser)
+    args.plugins = [Path(file) for file in files]
+    return args
   return parse(list(argv), parser)
 
 
@@ -187,9 +187,9 @@ def _done(
   """Return the rows and columns, by their names, that lack nothing in some tracks in a folder."""
   done: set[tuple[str, str]] = set()
   for folder in known:
-    found = [each for each in folder if each.track in tracks]
-    every = {(each.name, name) for each in found for name in suite.columns}
-    done |= every - {(each.name, name) for each in found for name in each.incomplete}
+    standings = [each for each in folder if each.track in tracks]
+    every = {(each.name, name) for each in standings for name in suite.columns}
+    done |= every - {(each.name, name) for each in standings for name in each.incomplete}
   return done
 
 
@@ -203,22 +203,22 @@ def _cells(
   for row, column in pairs:
     try:
       with explained(args.overrides):
-        found = rows.Cell(row, suite, column, args.quick, place_of(args))
+        cell = rows.Cell(row, suite, column, args.quick, place_of(args))
     except Unsuited as error:
       print(f"note      {row.name} has no cell in {column.name}: {error}")
       continue
-    if found.left and column.name not in checked:
+    if cell.left and column.name not in checked:
       doing(f"making the test examples of {column.name}")
       column.check_examples(trust.config_of(column, "none", 0))
       checked.add(column.name)
-    yield found
+    yield cell
 
 
 def duration(text: str) -> float:
   """Return the seconds of a time such as 170m."""
-  if (found := seconds(text)) is None:
+  if (length := seconds(text)) is None:
     raise argparse.ArgumentTypeError(f"{text} is no time: type 170m, 90s or 3h, say")
-  return found
+  return length
 
 
 def _asked(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> list[Row]:
@@ -261,8 +261,8 @@ def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
       f"{near(args.records)} has no records of rows yet: train one, with encoding=NAME"
     )
   doing("drawing the leaderboard")
-  found = [each for file in files.values() for each in standings.of_file(file, suite)]
-  boards = standings.boards(suite, found)
+  rows_there = [each for file in files.values() for each in standings.of_file(file, suite)]
+  boards = standings.boards(suite, rows_there)
   args.out.mkdir(parents=True, exist_ok=True)
   page.write(boards, args.out)
   keep(suite=suite.name, tracks={board.track: tables.as_data(board) for board in boards})

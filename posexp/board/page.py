@@ -189,9 +189,9 @@ def _table(board: Board, table: Table, side: str | None) -> str:
 
   def hint(name: str, at: int) -> str:
     row = known.get(_named(name)) if side else None
-    found = row.cells.get((names[at], side)) if row else None
-    seeds = " ".join(map(found.score.number, found.values.values())) if found else ""
-    return f"{shown(found)}; seeds {seeds}; {row.chosen[names[at]]}" if found else ""
+    of_seed = row.cells.get((names[at], side)) if row else None
+    seeds = " ".join(map(of_seed.score.number, of_seed.values.values())) if of_seed else ""
+    return f"{shown(of_seed)}; seeds {seeds}; {row.chosen[names[at]]}" if of_seed else ""
 
   lines = ["<tr>" + "".join(cell("th", i, text) for i, text in enumerate(heads)) + "</tr>"]
   of_rows = heads[0] == ""

@@ -134,11 +134,11 @@ class Cell:
     lines += [f"tune.option={str(budget.option).lower()}"]
     overrides = read([*lines, f"tune.seeds={','.join(map(str, budget.trial_seeds))}"])
     shared = command_line.shared(overrides)
-    found = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
+    members = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
     known = {trial.path for trial in self.trials}
-    fixed = [each for each in found if not each.of and each.fixed is None]
+    fixed = [each for each in members if not each.of and each.fixed is None]
     default = default_of(fixed[0].config)
-    for each in found:
+    for each in members:
       if each.of and each.path not in known:
         name = each.options.replace("trial", f"trial of {self.row.name},", 1)
         each.options = f"{column.name}: {name}"
@@ -173,11 +173,11 @@ class Cell:
       if any(path == known.path for known in self.results):
         continue
       group = f"{self.column.name}: {self.row.name} {point.typed}"
-      found = Member(0, f"{group} seed={config['seed']}", group, config, path)
-      found.state = DONE if found.finished else WAITING
-      self.results.append(found)
+      member = Member(0, f"{group} seed={config['seed']}", group, config, path)
+      member.state = DONE if member.finished else WAITING
+      self.results.append(member)
       if is_tuned:
-        self.tuned.add(found)
+        self.tuned.add(member)
 
 
 class Remaining(Sweep):
@@ -210,9 +210,9 @@ class Remaining(Sweep):
   def upcoming(self, wait: bool = True) -> Iterator[Member | None]:
     """Yield run after run, and None while others have to end before there is one more."""
     while True:
-      if (found := self._next()) is not None:
-        self._given.add(found)
-        yield found
+      if (member := self._next()) is not None:
+        self._given.add(member)
+        yield member
       elif wait and self.in_state(RUNNING):
         yield None
       else:

@@ -50,11 +50,11 @@ class Cell:
   @functools.cached_property
   def values(self) -> dict[int, float]:
     """The score of each seed, a mean over points."""
-    found: dict[int, list[float]] = {}
+    of_seed: dict[int, list[float]] = {}
     for run in self.runs:
       if (value := run.score(self.score.key)) is not None:
-        found.setdefault(run.seed, []).append(value)
-    return {seed: statistics.fmean(found[seed]) for seed in sorted(found)}
+        of_seed.setdefault(run.seed, []).append(value)
+    return {seed: statistics.fmean(of_seed[seed]) for seed in sorted(of_seed)}
 
   @functools.cached_property
   def worth(self) -> np.ndarray:
@@ -89,8 +89,8 @@ class Cell:
   @property
   def reach(self) -> float | None:
     """The mean of the longest lengths that are reached."""
-    found = [value for run in self.runs if (value := run.score("beyond/reach")) is not None]
-    return statistics.fmean(found) if found else None
+    reached = [value for run in self.runs if (value := run.score("beyond/reach")) is not None]
+    return statistics.fmean(reached) if reached else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,10 +114,10 @@ class Standing:
 
     With `learned`, only runs that learned the task count, and columns without any are left out.
     """
-    found = {column.name: self.cells.get((column.name, side)) for column in columns}
-    if any(cell is None or cell.at_edge for cell in found.values()):
+    row_cells = {column.name: self.cells.get((column.name, side)) for column in columns}
+    if any(cell is None or cell.at_edge for cell in row_cells.values()):
       return None
-    worth = {n: (each.of_learned if learned else each).worth for n, each in found.items()}
+    worth = {n: (each.of_learned if learned else each).worth for n, each in row_cells.items()}
     return {name: each for name, each in worth.items() if each.size} or None
 
   @property
@@ -187,17 +187,17 @@ def of_folder(folder: Path, suite: Suite) -> list[Standing]:
 
 def took(rows: Iterable[Standing]) -> dict[str, dict[str, list[float]]]:
   """Return the seconds that the runs of some rows have taken, by column and row."""
-  found: dict[str, dict[str, list[float]]] = {}
+  taken: dict[str, dict[str, list[float]]] = {}
   for row in rows:
     for run in row.runs:
-      found.setdefault(run.task, {}).setdefault(row.name, []).append(run.score("time/seconds") or 0)
-  return found
+      taken.setdefault(run.task, {}).setdefault(row.name, []).append(run.score("time/seconds") or 0)
+  return taken
 
 
 def boards(suite: Suite, rows: Sequence[Standing]) -> list[Board]:
   """Return the board of each track in which a row has a cell."""
-  found = (Board.of(suite, rows, track) for track in TRACKS)
-  return [board for board in found if board.rows]
+  tracks = (Board.of(suite, rows, track) for track in TRACKS)
+  return [board for board in tracks if board.rows]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -229,13 +229,13 @@ class Board:
     """Return the columns over which means are taken: those that most rows have, but no controls and
     none that causal encodings lack.
     """
-    found = [c for c, s in self.columns if s == side and not c.control and not c.encoder]
-    return [each for each in found if 2 * len(self.cells(each, side)) > len(self.rows)]
+    columns = [c for c, s in self.columns if s == side and not c.control and not c.encoder]
+    return [each for each in columns if 2 * len(self.cells(each, side)) > len(self.rows)]
 
   def cells(self, column: Column, side: str) -> dict[str, Cell]:
     """Return the cells of a column by their rows."""
-    found = {row.name: row.cells.get((column.name, side)) for row in self.rows}
-    return {name: cell for name, cell in found.items() if cell is not None}
+    of_row = {row.name: row.cells.get((column.name, side)) for row in self.rows}
+    return {name: cell for name, cell in of_row.items() if cell is not None}
 
   def ranked(self, column: Column, side: str) -> dict[str, Cell]:
     """Return the cells of a column whose rates are bracketed."""
@@ -255,8 +255,8 @@ class Board:
     seeds or those that have learned the task.
     """
     columns = self.shared(side)
-    found = {row.name: row.over(columns, side, learned) for row in self.rows if columns}
-    return {name: aggregates.overall([*each.values()]) for name, each in found.items() if each}
+    worths = {row.name: row.over(columns, side, learned) for row in self.rows if columns}
+    return {name: aggregates.overall([*each.values()]) for name, each in worths.items() if each}
 
   @functools.cache  # noqa: B019
   def improvements(self, side: str, anchor: str, learned: bool = False) -> dict[str, Interval]:
@@ -266,14 +266,14 @@ class Board:
     """
     columns, base = self.shared(side), self.anchor(anchor)
     theirs = base.over(columns, side, learned) if base and columns else None
-    found = {}
+    improved = {}
     for row in self.rows if theirs else ():
       own = row.over(columns, side, learned) if row is not base else None
       if both := [name for name in own or () if name in theirs]:
         pair = ([each[name] for name in both] for each in (own, theirs))
-        found[row.name] = aggregates.improvement(*pair)
-    corrected = holm([each.p for each in found.values()])
-    return {n: each._replace(p=p) for (n, each), p in zip(found.items(), corrected, strict=True)}
+        improved[row.name] = aggregates.improvement(*pair)
+    corrected = holm([each.p for each in improved.values()])
+    return {n: each._replace(p=p) for (n, each), p in zip(improved.items(), corrected, strict=True)}
 
   def doubtful(self, side: str, anchor: str, column: Column | None = None) -> list[str]:
     """Return the rows for which it depends on the seeds that did not learn whether they are better
@@ -301,15 +301,15 @@ class Board:
     cells = self.ranked(column, side)
     if (base := cells.get(anchor)) is None:
       return {}
-    found = {
+    different = {
       name: Difference.of(cell.values, base.values, cell.score.most)
       for name, cell in cells.items()
       if cell is not base
     }
-    tested = [each for each in found.values() if each.p is not None]
+    tested = [each for each in different.values() if each.p is not None]
     for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
       each.holm = p
-    return found
+    return different
 
   def told(self, name: str) -> list[tuple[Column, str]]:
     """Return the columns in which a row is told apart from `rope`."""
@@ -321,17 +321,17 @@ class Board:
     over seeds as the median row does.
     """
     n, cells = self.suite.whole.seeds, self.cells(column, side).values()
-    found = [cell.estimate.sd for cell in cells if cell.estimate.n == n > 1]
-    if not found:
+    deviations = [cell.estimate.sd for cell in cells if cell.estimate.n == n > 1]
+    if not deviations:
       return None
-    variance = statistics.median(each**2 / n for each in found)
+    variance = statistics.median(each**2 / n for each in deviations)
     both = Contrast(0.0, 0.0, np.diag([variance] * 2), 2.0 * (n - 1), None, (n, n), False)
     return both.detectable()
 
   def ranks(self, side: str) -> dict[str, float]:
     """Return the mean reciprocal rank of each row that has all shared columns."""
-    found = {row.name: row.over(self.shared(side), side) for row in self.rows}
-    kept = {name: each.values() for name, each in found.items() if each}
+    worths = {row.name: row.over(self.shared(side), side) for row in self.rows}
+    kept = {name: each.values() for name, each in worths.items() if each}
     if not kept:
       return {}
     means = np.array([[task.mean() for task in tasks] for tasks in kept.values()])
@@ -353,16 +353,16 @@ def about_row(file: Path) -> dict[str, Any]:
   kinds: dict[str, Any] = {"suite": str, "name": str, "encoding": str, "default": dict}
   kinds["columns"] = dict  # the digest of each column
   kinds |= {"quick": bool, "options": list, "code": dict | None}
-  found: dict[str, Any] = {}
+  about: dict[str, Any] = {}
   with contextlib.suppress(pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError):
     data = io.BytesIO(reading.read(file) or b"")
-    found = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
-  if not kinds.keys() <= found.keys() or not reading.is_plain(found):
+    about = dict(reading.parse(parquet.read_schema(data).metadata[b"posexp"]))
+  if not kinds.keys() <= about.keys() or not reading.is_plain(about):
     raise UserError(f"{file} is no row of a leaderboard; python -m posexp.leaderboard writes them")
-  wrong = [key for key, kind in kinds.items() if not isinstance(found[key], kind)]
+  wrong = [key for key, kind in kinds.items() if not isinstance(about[key], kind)]
   if not wrong:
-    code = found["code"]
-    texts = {"options": found["options"], "entries": found.get("entries", [])}
+    code = about["code"]
+    texts = {"options": about["options"], "entries": about.get("entries", [])}
     texts["code"] = [] if code is None else [code.get("file"), code.get("sha256")]
     wrong = [
       key
@@ -370,5 +370,5 @@ def about_row(file: Path) -> dict[str, Any]:
       if not isinstance(each, list) or not all(isinstance(text, str) for text in each)
     ]
   if wrong:
-    raise UserError(f"{file}: its metadata is damaged: {wrong[0]} is {found[wrong[0]]!r:.60}")
-  return found
+    raise UserError(f"{file}: its metadata is damaged: {wrong[0]} is {about[wrong[0]]!r:.60}")
+  return about

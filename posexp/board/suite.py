@@ -82,9 +82,9 @@ class Column:
 
   def check_examples(self, config: Mapping[str, Any]) -> None:
     """Raise UserError if the test examples of a config of this column are not the frozen ones."""
-    if self.examples and (found := examples_of(config)) != self.examples:
+    if self.examples and (examples := examples_of(config)) != self.examples:
       raise UserError(
-        f"{self.name}: its test examples are others here ({found}) than those of the suite "
+        f"{self.name}: its test examples are others here ({examples}) than those of the suite "
         f"({self.examples}); compare the versions of numpy, num2words, babel, sympy and tokenizers"
       )
 
@@ -113,8 +113,8 @@ class Budget:
   @property
   def plain(self) -> dict[str, Any]:
     """What a digest is made of."""
-    found = dataclasses.asdict(self)
-    return found if self.doublings else {k: v for k, v in found.items() if k != "doublings"}
+    fields = dataclasses.asdict(self)
+    return fields if self.doublings else {k: v for k, v in fields.items() if k != "doublings"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,8 +172,8 @@ class Suite:
 
 
 def _budget(given: Mapping[str, Any]) -> Budget:
-  found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-  return Budget(**found)
+  options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+  return Budget(**options)
 
 
 def _column(name: str, given: Mapping[str, Any]) -> Column:

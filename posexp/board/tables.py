@@ -127,8 +127,8 @@ def means(board: Board) -> Table:
       few = f", {left} of {len(columns)} columns" if 0 < left < len(columns) else ""
       cells.append(_interval(board.overall(side, learned).get(row.name)) + few)
     for anchor in ANCHORS:
-      found = [board.improvements(side, anchor, learned).get(row.name) for side, learned in sides]
-      cells += [MISSING if f is None else f"{f.value:.2f} ({p_number(f.p)})" for f in found]
+      better = [board.improvements(side, anchor, learned).get(row.name) for side, learned in sides]
+      cells += [MISSING if f is None else f"{f.value:.2f} ({p_number(f.p)})" for f in better]
     ranks = [board.ranks(side).get(row.name) for side, learned in sides if not learned]
     cells += [MISSING if rank is None else f"{rank:.2f}" for rank in ranks]
     compared = sum(row.name in board.differences(c, s) for c, s in board.columns)
@@ -163,8 +163,8 @@ def answers(board: Board) -> Table:
     cells, top = board.ranked(column, side), board.best(column, side)
     if not top or column.control == "A/A":
       continue
-    found = board.differences(column, side, top[0])
-    equal = [n for n, d in found.items() if n not in top and (d.holm is None or d.holm >= LEVEL)]
+    ahead = board.differences(column, side, top[0])
+    equal = [n for n, d in ahead.items() if n not in top and (d.holm is None or d.holm >= LEVEL)]
     rest = "all others" if len(equal) == len(cells) - len(top) > 0 else ", ".join(equal[:MOST])
     rest += f" and {len(equal) - MOST} more" if "," in rest and len(equal) > MOST else ""
     best = cells[top[0]]
@@ -357,12 +357,12 @@ def sections(board: Board) -> list[Section]:
   tables = [("what to use", answers(board)), ("how much it matters", matters(board))]
   tables += [(f"scores {titles[side]}", scores(board, side)) for side in sides]
   tables += [("means over columns", means(board)), ("options that trials chose", tuning(board))]
-  found = [Section(f"{board.track} track: {title}", table, []) for title, table in tables]
-  found[-2].notes.extend(notes(board))
+  parts = [Section(f"{board.track} track: {title}", table, []) for title, table in tables]
+  parts[-2].notes.extend(notes(board))
   if (unlearned := by_seed(board))[1]:
     title = f"{board.track} track: runs that did not learn the task, by seed"
-    found.append(Section(title, unlearned, [LUCK]))
-  return found
+    parts.append(Section(title, unlearned, [LUCK]))
+  return parts
 
 
 def markdown(boards: Sequence[Board]) -> str:

@@ -101,13 +101,13 @@ def calibrations(
   for column in sorted(asked, key=lambda each: each.seconds):
     cheapest.setdefault(column.encoder, column)
   rows = {row.name: row for row in published if row.track == TRACKS[0]}
-  found = []
+  chosen = []
   for column in cheapest.values():
     for encoding, beginnings in frozen[column.name].items():
       base = rows.get(encoding)
       base = base if base and column.name in base.chosen else None
-      found.append(Calibration(column, encoding, beginnings, base))
-  return found
+      chosen.append(Calibration(column, encoding, beginnings, base))
+  return chosen
 
 
 def calibrate(each: Calibration, out: Path, overrides: Sequence[str], train: Train) -> str:
@@ -205,6 +205,6 @@ def _trial(member: Member, group: str) -> Member:
   """Return a run as the trial of a group of runs that it was, since a trial is never tested."""
   *_, name, seed = member.path.parts
   path = member.path.parents[1] / group / "trials" / name / seed
-  found = dataclasses.replace(member, config=member.config | {"trial": group}, path=path)
-  found.state = DONE if found.finished else WAITING
-  return found
+  trial = dataclasses.replace(member, config=member.config | {"trial": group}, path=path)
+  trial.state = DONE if trial.finished else WAITING
+  return trial

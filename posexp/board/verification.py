@@ -67,8 +67,8 @@ def verify(
       check_properties(about["encoding"], about["options"], files)
     finals = [number for number, run in enumerate(every) if not run.trial]
     drawn = random.SystemRandom().sample(finals, min(AGAIN, len(finals)))
-    found = train_again(file, drawn, out / "runs" / "verified", files)
-    for before, now in zip(map(every.__getitem__, drawn), found, strict=True):
+    again = train_again(file, drawn, out / "runs" / "verified", files)
+    for before, now in zip(map(every.__getitem__, drawn), again, strict=True):
       with _saying(f"{before.task}: {_named(before)}"):
         alike = [run for run in every if not run.trial and run.path.parent == before.path.parent]
         for line in compared(before, now, suite.columns[before.task], alike):
@@ -192,15 +192,15 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
   if now.digest != before.digest:
     raise UserError(f"its options are not those of its digest, and give {now.digest}")
   for side, of in column.sides.items():
-    said, found = before.score(of.score), now.score(of.score)
+    said, trained_again = before.score(of.score), now.score(of.score)
     values = [value for run in alike if (value := run.score(of.score)) is not None]
-    close = said == found or abs(said - found) <= SAME * max(1.0, abs(said))
+    close = said == trained_again or abs(said - trained_again) <= SAME * max(1.0, abs(said))
     if not close and (
-      _place(before) == _place(now) or not agrees(found, values, column, side, 2 * AGAIN)
+      _place(before) == _place(now) or not agrees(trained_again, values, column, side, 2 * AGAIN)
     ):
-      raise UserError(f"{of.score} is {said}, and trained again {found}")
+      raise UserError(f"{of.score} is {said}, and trained again {trained_again}")
     how = "to the digit" if close else "within its distribution"
-    yield f"{column.name} ({side}) {_named(before)}: {found:.6g}, {how}"
+    yield f"{column.name} ({side}) {_named(before)}: {trained_again:.6g}, {how}"
 
 
 def _place(run: Run) -> tuple[Any, ...]:

@@ -138,10 +138,10 @@ def names(text: str) -> list[str]:
   Raises:
     ArgumentTypeError: one is empty.
   """
-  found = [name.strip() for name in text.split(",")]
-  if not all(found):
+  listed = [name.strip() for name in text.split(",")]
+  if not all(listed):
     raise argparse.ArgumentTypeError(f"a name is missing in {text!r}")
-  return list(dict.fromkeys(found))
+  return list(dict.fromkeys(listed))
 
 
 def numbers(text: str) -> list[int]:
@@ -154,14 +154,14 @@ def ranges(text: str) -> list[int]:
 
   An item may also be a range, first:last:step or first:last, which includes both ends.
   """
-  found: set[int] = set()
+  listed: set[int] = set()
   for name in names(text):
     first, *rest = map(int, name.split(":"))
     last, step = (first, 1) if not rest else (*rest, 1) if len(rest) == 1 else rest
-    found |= set(itertools.islice(range(first, last + 1, step), MOST + 1))
-  if not 0 < len(found) <= MOST or min(found) < 1:
+    listed |= set(itertools.islice(range(first, last + 1, step), MOST + 1))
+  if not 0 < len(listed) <= MOST or min(listed) < 1:
     raise ValueError(text)
-  return sorted(found)
+  return sorted(listed)
 
 
 def within(text: str) -> str:
@@ -248,8 +248,8 @@ def kept(argv: Sequence[str], work: Callable[[list[str]], Any]) -> None:
   finally:
     if not alone:
       print(said.getvalue(), end="")
-    if found := dict(_kept) or {"lines": said.getvalue().splitlines()}:
-      text = json.dumps(plain(found), indent=2, ensure_ascii=False) + "\n"
+    if told := dict(_kept) or {"lines": said.getvalue().splitlines()}:
+      text = json.dumps(plain(told), indent=2, ensure_ascii=False) + "\n"
       if alone:
         print(text, end="")
       else:

@@ -94,8 +94,8 @@ def row_of(table: Mapping[str, Any]) -> Bound:
 
 def seconds(text: str) -> float | None:
   """Return the seconds of a time that is typed as 2h, 90m or 30s; None if the text is no time."""
-  found = re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)
-  return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else None
+  match = re.fullmatch(r"(\d+(?:\.\d+)?) *([smh])", text)
+  return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else None
 
 
 def only_with(*names: str) -> OnlyWith:
@@ -173,12 +173,12 @@ def converted(value: Any, hint: Any) -> Any:
   """
   origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
   if origin is Annotated:
-    found = converted(value, inner[0])
+    inside = converted(value, inner[0])
     for each in inner[1:]:
-      if isinstance(each, Bound) and not each.holds(found):
+      if isinstance(each, Bound) and not each.holds(inside):
         shown = brief(value)
         raise ValueError(f"must be {each.words}, not {shown if shown.strip() else repr(shown)}")
-    return found
+    return inside
   if origin in (typing.Union, types.UnionType):
     refused: Exception = TypeError(f"must be {describe(hint)}")
     for each in inner:  # the first of these types that accepts the value

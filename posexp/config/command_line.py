@@ -241,10 +241,10 @@ def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
   """
   name, kind = str(run["task"]["name"]), run["task"]["kind"]
   named = (config.CONFIGS / "task" / f"{name}.yaml").exists()
-  found = {"encoding": run["encoding"], "task": name if named else kind}
+  typed_options = {"encoding": run["encoding"], "task": name if named else kind}
   if (backbone := (run.get("model") or {}).get("backbone", "transformer")) != "transformer":
-    found["model"] = backbone
-  composed = config.resolve(compose([f"{key}={value}" for key, value in found.items()]))
+    typed_options["model"] = backbone
+  composed = config.resolve(compose([f"{key}={value}" for key, value in typed_options.items()]))
   for section in (*SECTIONS, "positions", run["encoding"]):
     defaults = composed.get(section) or {}
     for key, value in (run.get(section) or {}).items():
@@ -252,12 +252,12 @@ def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
         gone = f"{section}.{key}={show(value)}"
         raise UserError(f"{gone}, an option that this version does not have")
       if value != defaults[key]:
-        found[f"{section}.{key}"] = show(value)
-  if "task.train" in found:  # which would give the task its name
-    found.setdefault("task.name", show(name))
+        typed_options[f"{section}.{key}"] = show(value)
+  if "task.train" in typed_options:  # which would give the task its name
+    typed_options.setdefault("task.name", show(name))
   if (init := run.get("init")) is not None:
-    found["init"] = show(init["path"])
-  return found | ({"seed": show(run["seed"])} if run["seed"] else {})
+    typed_options["init"] = show(init["path"])
+  return typed_options | ({"seed": show(run["seed"])} if run["seed"] else {})
 
 
 def _choice(o: Override) -> str:

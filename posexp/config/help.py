@@ -87,14 +87,14 @@ def _with_bases(file: Path) -> Iterator[Path]:
 
 def _comments(files: Iterable[Path]) -> dict[str, str]:
   """Return the comment of each option, by its full key, from the first file that has one."""
-  found: dict[str, str] = {}
+  comments: dict[str, str] = {}
   for file in files:
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = file.stem == "train" or "# @package _global_" in text
     for path, line in paths(text):
       if comment := LINE.match(line)["comment"]:
-        found.setdefault(path if whole else f"{file.parent.name}.{path}", comment)
-  return found
+        comments.setdefault(path if whole else f"{file.parent.name}.{path}", comment)
+  return comments
 
 
 def paths(text: str) -> Iterator[tuple[str, str]]:

@@ -75,12 +75,12 @@ def _parsed(line: str) -> Override:
   for each in (lexer, parser):
     each.removeErrorListeners()
     each.addErrorListener(HydraErrorListener())
-  found = _Visitor(_functions()).visit(parser.override())
-  found.input_line = line
+  override = _Visitor(_functions()).visit(parser.override())
+  override.input_line = line
   source = line.partition("=")[2]
-  if isinstance(found._value, str) and source != found._value == source.strip():
-    found._value = QuotedString(source, Quote.double)  # with the blanks around it
-  return found
+  if isinstance(override._value, str) and source != override._value == source.strip():
+    override._value = QuotedString(source, Quote.double)  # with the blanks around it
+  return override
 
 
 def read(lines: Iterable[str]) -> list[Override]:
@@ -153,15 +153,15 @@ def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
   try:
     text = (reading.read(file) or b"").decode()
     if self.provider == "main":
-      found = mapping(text)
+      config = mapping(text)
     else:
-      found = _of_user(file, text, config_path.startswith("experiment/"))
+      config = _of_user(file, text, config_path.startswith("experiment/"))
   except (OSError, ValueError) as error:
     raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
   header = self._get_header_dict(text[:512])
   if config_path.startswith("experiment/"):
     header["package"] = header.get("package") or "_global_"
-  return ConfigResult(self.provider, self.full_path(), found, header)
+  return ConfigResult(self.provider, self.full_path(), config, header)
 
 
 def _of_user(file: Path, text: str, is_experiment: bool) -> Any:
@@ -176,17 +176,17 @@ def _of_user(file: Path, text: str, is_experiment: bool) -> Any:
       _check_global(key, value, near(file))
   if not spelled:
     return native
-  found = OmegaConf.create(spelled)
+  config = OmegaConf.create(spelled)
   if "hydra" in native:
     if not OmegaConf.is_dict(native.hydra):
       raise UserError(f"{near(file)}: {not_a_value('hydra')}")
-    params = OmegaConf.select(found, "hydra.sweeper.params")
-    found.hydra = native.hydra
+    params = OmegaConf.select(config, "hydra.sweeper.params")
+    config.hydra = native.hydra
     if params:
-      found.hydra.sweeper.params = params
+      config.hydra.sweeper.params = params
     for key in flat(OmegaConf.to_container(native.hydra), "hydra."):
       check_hydra_option(key, f"{near(file)}, {key}")
-  return found
+  return config
 
 
 LEVELS = 50  # of lists and mappings in a config

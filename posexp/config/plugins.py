@@ -169,9 +169,9 @@ def files() -> list[Path]:
 @functools.cache
 def entries(group: str) -> tuple[list[EntryPoint], list[EntryPoint]]:
   """Return the entry points of a group, of posexp and of other packages."""
-  found = [*importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}")]
-  own = [entry for entry in found if entry.dist is not None and entry.dist.name == "posexp"]
-  return own, [entry for entry in found if entry not in own]
+  points = [*importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}")]
+  own = [entry for entry in points if entry.dist is not None and entry.dist.name == "posexp"]
+  return own, [entry for entry in points if entry not in own]
 
 
 def _loaded(entry: EntryPoint) -> tuple[Any, Path]:

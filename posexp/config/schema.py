@@ -62,12 +62,12 @@ def not_a_value(section: str) -> str:
 
 def defaults(cls: type) -> dict[str, Any]:
   """Return the options of a dataclass with their defaults; "???" where there is none."""
-  found = {}
+  options = {}
   for field in dataclasses.fields(cls):
     make: Any = field.default_factory
     value = field.default if make is dataclasses.MISSING else make()
-    found[field.name] = MISSING if value is dataclasses.MISSING else value
-  return found
+    options[field.name] = MISSING if value is dataclasses.MISSING else value
+  return options
 
 
 def unknown_option(
@@ -143,28 +143,28 @@ def closest(
   def ending(ends: Callable[[str], bool], some: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(each for each in some if ends(each.rpartition(".")[2].lower())))
 
-  found = ending(name.__eq__, options) or ending(name.__eq__, others)
+  close = ending(name.__eq__, options) or ending(name.__eq__, others)
   for rank, some in itertools.product((0, 1), (siblings, options)):
-    found = found or ending(lambda end, rank=rank: fits(end)[rank], some)
+    close = close or ending(lambda end, rank=rank: fits(end)[rank], some)
   for some in (siblings, options):
     alike = nearest(name, (each.rpartition(".")[2] for each in some))
-    found = found or (ending(alike.lower().__eq__, some) if alike else [])
-  return found
+    close = close or (ending(alike.lower().__eq__, some) if alike else [])
+  return close
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
   """Return the name that was probably meant, whatever its capitals; None if there is none."""
   lower = {each.lower(): each for each in names}
-  found = difflib.get_close_matches(name[:LISTED].lower(), lower, 1, cutoff)
-  return lower[found[0]] if found else None
+  close = difflib.get_close_matches(name[:LISTED].lower(), lower, 1, cutoff)
+  return lower[close[0]] if close else None
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Return a config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
-  found: dict[str, Any] = {}
+  flattened: dict[str, Any] = {}
   for key, value in config.items():
     if isinstance(value, Mapping):
-      found |= flat(value, f"{prefix}{key}.")
+      flattened |= flat(value, f"{prefix}{key}.")
     else:
-      found[sys.intern(f"{prefix}{key}")] = value  # shared by all runs of a report
-  return found
+      flattened[sys.intern(f"{prefix}{key}")] = value  # shared by all runs of a report
+  return flattened

@@ -71,14 +71,14 @@ def records(query: Query, way_out: str) -> dict[str, Iterator[tuple[str, dict]]]
   Raises:
     UserError: as `read`.
   """
-  loaded, found = _load(query, way_out), {}
+  loaded, rows = _load(query, way_out), {}
   for split, named in query.splits.items():
     name = split if query.data_files else named
     if name not in loaded:
       raise UserError(f"task.hub={query.repository}: no split {name!r}; it has {', '.join(loaded)}")
     where = f"task.hub={query.repository}, split {name}"
-    found[split] = _records(loaded[name], query, where)
-  return found
+    rows[split] = _records(loaded[name], query, where)
+  return rows
 
 
 def _stored(path: Path) -> Iterator[Row]:

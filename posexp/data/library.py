@@ -33,12 +33,12 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
   Raises:
     UserError: it fails, panics, or takes far longer than any tokenizer that works.
   """
-  found: list[T] = []
+  result: list[T] = []
   failed: list[BaseException] = []
 
   def called() -> None:
     try:
-      found.append(function(*args, **options))
+      result.append(function(*args, **options))
     except BaseException as error:  # a panic is none of the exceptions
       failed.append(error)
 
@@ -47,10 +47,10 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
   with _unheard() as heard:
     thread.start()
     thread.join(limit)
-    if found:
+    if result:
       heard()
-  if found:
-    return found[0]
+  if result:
+    return result[0]
   why = f"takes more than {limit:.0f} s for {size:,} characters, as its patterns search on and on"
   if failed:
     why = f"fails here ({str(failed[0]) or type(failed[0]).__name__:.100})"

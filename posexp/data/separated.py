@@ -28,11 +28,11 @@ PLAIN = re.compile(rb'[^"\t\r\n]*')
 def by_name(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
   """Return a row of named values; TWICE stands for those that share a name."""
   columns = list(columns)
-  found = dict(columns)
-  if len(found) < len(columns):
+  row = dict(columns)
+  if len(row) < len(columns):
     counts = Counter(name for name, _ in columns)
-    found |= {name: TWICE for name, count in counts.items() if count > 1}
-  return found
+    row |= {name: TWICE for name, count in counts.items() if count > 1}
+  return row
 
 
 def rows(
@@ -59,12 +59,12 @@ def rows(
     skipped, line = skipped + 1, next(parts, "")
   # What separates the header into the most columns that are wanted, or else into any columns.
   names = {each: line.strip().replace('"', "").split(each) for each in f"{separator},\t;|"}
-  found = max(names, key=lambda each: (len({*wanted} & {*names[each]}), len(names[each]) > 1))
-  quoting = csv.QUOTE_MINIMAL if quotes or found != separator else csv.QUOTE_NONE
+  best = max(names, key=lambda each: (len({*wanted} & {*names[each]}), len(names[each]) > 1))
+  quoting = csv.QUOTE_MINIMAL if quotes or best != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)
   ends: deque[tuple[int, str]] = deque(maxlen=3)  # of the last lines, with their numbers
-  form: dict[str, Any] = {"delimiter": found, "quoting": quoting, "strict": True}
+  form: dict[str, Any] = {"delimiter": best, "quoting": quoting, "strict": True}
   table = csv.reader(_noted(parts, ends), **form)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
@@ -153,8 +153,8 @@ def _encloses(records: Iterator[bytes]) -> bool:
     if b'"' in rest:
       return False
     comma |= b"," in rest
-    if found := QUOTED.findall(record):
-      plain |= {b"," in field for field in found if PLAIN.fullmatch(field)}
+    if quoted := QUOTED.findall(record):
+      plain |= {b"," in field for field in quoted if PLAIN.fullmatch(field)}
       tabs = [line.count(b"\t") for line in record.splitlines()]
       if set(tabs) != {header.count(b"\t")}:
         ragged = True

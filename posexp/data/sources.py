@@ -129,8 +129,8 @@ def rows(task) -> dict[str, Split]:
   if getattr(task, "package", None):
     # The package has one file of 66 MB, of which a task may need a fiftieth.
     parts = task.package, PACKAGES[task.package].sha256
-    found = storage.cached("reviews", lambda: reviews(task.package), *parts)
-    return {"train": functools.partial(map, tuple, found)}
+    read_rows = storage.cached("reviews", lambda: reviews(task.package), *parts)
+    return {"train": functools.partial(map, tuple, read_rows)}
   parse = _labeled if "label" in task.columns else _pair
   parses: dict[str, Any] = {split: functools.partial(parse, task, split) for split in given(task)}
   if task.hub:
@@ -163,19 +163,19 @@ def documents(task) -> dict[str, Texts]:
       whole = [text for text in contents if text.strip()]
     packaged = {key(text): text.encode() for text in reversed(whole)}
     return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
-  found, parse = {}, functools.partial(_document, task)
+  by_split, parse = {}, functools.partial(_document, task)
   if task.hub:
     lines = task.hub in LINES
     for split, records in hub.records(_query(task), task.way_out).items():
       parsed = itertools.starmap(parse, records)
       filled = (text or LINES[task.hub] for text in parsed) if lines else parsed
-      found[split] = Texts(filled, lines)
-    return found
+      by_split[split] = Texts(filled, lines)
+    return by_split
   for split, path in given(task).items():
     table = files.is_table(path)
     parts = _rows(task, split, parse) if table else files.blocks(path)
-    found[split] = Texts(parts, single=not table)
-  return found
+    by_split[split] = Texts(parts, single=not table)
+  return by_split
 
 
 def _query(task) -> hub.Query:

@@ -152,9 +152,9 @@ def _notes(
     name = _split_of(row[0], division)
     sizes[name] += 1
     if name == "train" and others:
-      found = exact_key(row[0])
+      own_key = exact_key(row[0])
       for other, keys in others.items():
-        repeated[other] += keys.pop(found, 0)
+        repeated[other] += keys.pop(own_key, 0)
   for name in ("train", "test", "validation"):
     if not sizes[name]:
       empty = f", as {dropped:,} training {rows} have an empty side" if dropped else ""
@@ -178,12 +178,12 @@ def _notes(
 def _split_of(text: str, division: Division) -> str:
   """Return the split that a training row with this text goes to."""
   exact, missing, fold = division
-  found = exact_key(text) if exact and missing else key(text) if missing else b""
+  own_key = exact_key(text) if exact and missing else key(text) if missing else b""
   for name in missing:
     if fold and name == "test":
-      chosen = int(draw(found, "fold") * fold[1]) == fold[0]
+      chosen = int(draw(own_key, "fold") * fold[1]) == fold[0]
     else:
-      chosen = draw(found, name) < HELD_OUT
+      chosen = draw(own_key, name) < HELD_OUT
     if chosen:
       return name
   return "train"

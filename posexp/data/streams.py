@@ -93,8 +93,8 @@ class Stream:
       "index": np.where(real, rows, -1).astype(np.int32),
     }
     if self.documents == "mask":
-      found = np.searchsorted(self.starts, place, side="right")
-      batch["documents"] = found.astype(np.int32)
+      document = np.searchsorted(self.starts, place, side="right")
+      batch["documents"] = document.astype(np.int32)
     return batch
 
   @functools.cached_property

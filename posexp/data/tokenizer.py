@@ -142,14 +142,14 @@ def kept(
     UserError: one is missing and cannot be trained, or they are not those of the run.
   """
   paths, seal = [folder / f"{name}.json" for name in names], folder / "tokenizer.sha256"
-  found = [reading.read(path) for path in paths]
-  if missing := [number for number, data in enumerate(found) if data is None]:
+  texts = [reading.read(path) for path in paths]
+  if missing := [number for number, data in enumerate(texts) if data is None]:
     if trained is None:
       name = paths[missing[0]].name
       raise UserError(f"{folder}: {name} is missing; the run cannot be read without it")
     for number in missing:
-      found[number] = trained(number).encode()
-  sealed, digest = reading.read(seal), hashlib.sha256(b"".join(found)).hexdigest()
+      texts[number] = trained(number).encode()
+  sealed, digest = reading.read(seal), hashlib.sha256(b"".join(texts)).hexdigest()
   if sealed is not None and re.fullmatch(b"[0-9a-f]{64}", sealed):
     if sealed.decode() != digest:
       raise UserError(
@@ -157,7 +157,7 @@ def kept(
         "that one back, or rerun=true trains the run afresh"
       )
   else:  # a new run, or one whose digest is lost
-    for path, data in zip(paths, found, strict=True):
+    for path, data in zip(paths, texts, strict=True):
       try:
         (opened or Tokenizer)(data.decode())
       except Exception:  # which is all that the library says
@@ -166,10 +166,10 @@ def kept(
           "have it trained again"
         ) from None
   for number in missing:
-    storage.write(paths[number], found[number].decode())
+    storage.write(paths[number], texts[number].decode())
   if sealed != digest.encode():
     storage.write(seal, digest)
-  return [data.decode() for data in found]
+  return [data.decode() for data in texts]
 
 
 class Tokenizer:
@@ -230,8 +230,8 @@ class Tokenizer:
       (within if part[:1] == " " and "!" <= part[-1] <= "~" else others).append(part)
     groups = [within[start : start + TOGETHER] for start in range(0, len(within), TOGETHER)]
     groups += [[part] for part in others]
-    found = self._batch([*map("".join, groups)], add_special_tokens=False)
-    for group, tokens in zip(groups, found, strict=True):
+    encoded = self._batch([*map("".join, groups)], add_special_tokens=False)
+    for group, tokens in zip(groups, encoded, strict=True):
       ids, starts = np.array(tokens.ids, np.uint32), [start for start, _ in tokens.offsets]
       ends = itertools.accumulate(map(len, group))
       cuts = [0, *(bisect.bisect_left(starts, end) for end in ends)]
@@ -241,8 +241,8 @@ class Tokenizer:
   def decode(self, ids: Iterable[int]) -> str:
     """Return the text of token ids, without special tokens and the blank before the first word."""
     decode = self.library.decode
-    found = library.call("the tokenizer", decode, list(ids), skip_special_tokens=True)
-    return found.removeprefix(" ")
+    text = library.call("the tokenizer", decode, list(ids), skip_special_tokens=True)
+    return text.removeprefix(" ")
 
   def _batch(self, texts: list[str], **options: Any) -> list[Any]:
     size = sum(map(len, texts))
@@ -261,13 +261,13 @@ class Given(Tokenizer):
     self, texts: list[str], max_length: int | None = None
   ) -> tuple[list[np.ndarray], int, int]:
     """Return the same as `Tokenizer.encode`; texts that are cut keep their special tokens."""
-    found = self._batch(texts)
-    sizes = [len(each.ids) for each in found]
-    library.check_numbers((each.ids for each in found), self.vocab_size)
+    encoded = self._batch(texts)
+    sizes = [len(each.ids) for each in encoded]
+    library.check_numbers((each.ids for each in encoded), self.vocab_size)
     if max_length:
       self.library.enable_truncation(max_length)
-      found = self._batch(texts)
+      encoded = self._batch(texts)
       self.library.no_truncation()
-    ids = [np.array(each.ids or [UNK], np.uint32) for each in found]
+    ids = [np.array(each.ids or [UNK], np.uint32) for each in encoded]
     long = sum(size > max_length for size in sizes) if max_length else 0
     return ids, sum(size == len(self._first) for size in sizes), long

@@ -218,8 +218,8 @@ class Given(Vocabulary):
       yield bytes(document)
 
   def tokens(self, pieces):
-    found = self._encoded([piece.decode() for piece in pieces if len(piece) <= PIECE])
-    short = iter([ids for ids, _ in found])
+    encoded = self._encoded([piece.decode() for piece in pieces if len(piece) <= PIECE])
+    short = iter([ids for ids, _ in encoded])
     return [
       self._swapped(next(short) if len(piece) <= PIECE else self._long(piece)) for piece in pieces
     ]
@@ -231,16 +231,16 @@ class Given(Vocabulary):
     parts are taken until they agree.
     """
     size = PIECE
-    while (found := self._joined(document, size)) is None:
+    while (tokens := self._joined(document, size)) is None:
       size *= 8
-    return found
+    return tokens
 
   def _joined(self, document: bytes, size: int) -> np.ndarray | None:
     """Return the tokens of a text from parts of `size` bytes, or None where two do not agree."""
     kept, left, parts = [], None, _overlapping(document, size)
     while group := [*itertools.islice(parts, TOGETHER)]:
-      found = self._encoded([part.text for part in group])
-      for part, (ids, starts) in zip(group, found, strict=True):
+      encoded = self._encoded([part.text for part in group])
+      for part, (ids, starts) in zip(group, encoded, strict=True):
         first, end = part.first, part.end
         right = _around(ids, starts, first, len(part.text))
         if kept and not (left and right and all(map(np.array_equal, left, right))):
@@ -252,11 +252,11 @@ class Given(Vocabulary):
   def _encoded(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the tokens of each text, and the characters at which they start."""
     encode, size = self._library.encode_batch, sum(map(len, texts))
-    found = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
-    library.check_numbers((each.ids for each in found), self.size)
+    encoded = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
+    library.check_numbers((each.ids for each in encoded), self.size)
     return [
       (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32))
-      for each in found
+      for each in encoded
     ]
 
 

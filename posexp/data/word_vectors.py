@@ -52,7 +52,7 @@ def _read(
   path: str, version: object, words: tuple[str, ...], width: int, taker: str
 ) -> WordVectors:
   numbers = {word: number for number, word in enumerate(words)}
-  found: dict[int, np.ndarray] = {}
+  vectors: dict[int, np.ndarray] = {}
   for count, (place, fields) in enumerate(_lines(path)):
     if len(fields) <= width or (count == 0 and len(fields) > width + 1):
       raise UserError(
@@ -60,12 +60,12 @@ def _read(
         f"takes {width}; choose another model.d_model or another file"
       )
     number = numbers.get(" ".join(fields[:-width]))
-    if number is not None and number not in found:
-      found[number] = _vector(path, place, fields[-width:])
-  if not found:
+    if number is not None and number not in vectors:
+      vectors[number] = _vector(path, place, fields[-width:])
+  if not vectors:
     raise UserError(f"model.vectors={path}: it has none of the {len(words):,} words of the data")
-  rows = np.array(sorted(found))
-  values = np.stack([found[number] for number in rows])
+  rows = np.array(sorted(vectors))
+  values = np.stack([vectors[number] for number in rows])
   digest = hashlib.sha256(rows.astype("<i8").tobytes() + values.tobytes())
   note = f"{len(rows):,} of {len(words):,} words start from their vectors in {path}"
   return WordVectors(rows, values, note, digest.hexdigest())

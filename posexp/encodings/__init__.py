@@ -19,11 +19,11 @@ def all_encodings() -> dict[str, type[Encoding]]:
   Raises:
     UserError: a plugin's class is no Encoding.
   """
-  found = plugins.table("encoding", ENCODINGS)
-  for name, cls in found.items():
+  encodings = plugins.table("encoding", ENCODINGS)
+  for name, cls in encodings.items():
     if not issubclass(cls, Encoding):
       raise UserError(f"encoding {name}: the class {cls.__name__} must inherit posexp.Encoding")
-  return found
+  return encodings
 
 
 def encoding(name: str, **options: Any) -> Encoding:

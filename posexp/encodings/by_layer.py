@@ -95,17 +95,17 @@ class ByLayer(Encoding):
     given = self.pattern
     parts = FAMILIES.get(given, (given,)) if isinstance(given, str) else given
     try:
-      found = [layer for part in parts for layer in parsed(part)]
+      layers = [layer for part in parts for layer in parsed(part)]
     except ValueError as error:
       families = f"; families are {', '.join(FAMILIES)}" if isinstance(given, str) else ""
       raise ValueError(f"pattern {error}{families}") from None
-    if not found:
+    if not layers:
       raise ValueError("pattern must have at least one layer")
     if self.window is None:
-      return tuple(found)
+      return tuple(layers)
     return tuple(
       each._replace(window=each.window and self.window, chunk=each.chunk and self.window)
-      for each in found
+      for each in layers
     )
 
   def layers(self, count: int) -> Sequence[Layer]:

@@ -38,15 +38,15 @@ def differences(x: Array, span: Span) -> Array:
   into one of few digits, whose sums are exact below 65,536, and a small rest.
   """
   coarse = jax.lax.stop_gradient(jnp.round(x * FINE) / FINE)
-  found = 0.0
+  difference = 0.0
   for part in (coarse, x - coarse):
     key = query = jnp.cumsum(part.astype(jnp.float32), axis=1)
     if not span.self_attention:
       passed = (span.offset <= 0).sum(-1)[..., None]  # how many keys are not ahead of the query
       sums = jnp.pad(key, [(0, 0), (1, 0), (0, 0)])
       query = jnp.take_along_axis(sums, passed, axis=1)
-    found = found + (query.swapaxes(1, 2)[..., None] - key.swapaxes(1, 2)[:, :, None])
-  return found
+    difference = difference + (query.swapaxes(1, 2)[..., None] - key.swapaxes(1, 2)[:, :, None])
+  return difference
 
 
 def sums_of_seen(x: Array, span: Span, ahead: Array | None) -> Array:
@@ -57,8 +57,8 @@ def sums_of_seen(x: Array, span: Span, ahead: Array | None) -> Array:
     return jnp.where((span.visible & passed)[:, None], wide, 0)
 
   behind = seen(x, span.offset <= 0)
-  found = jax.lax.cumsum(behind, axis=3, reverse=True) - behind
-  return found if ahead is None else found + jnp.cumsum(seen(ahead, span.offset > 0), axis=3)
+  sums = jax.lax.cumsum(behind, axis=3, reverse=True) - behind
+  return sums if ahead is None else sums + jnp.cumsum(seen(ahead, span.offset > 0), axis=3)
 
 
 def neighbors(seen: Array, count: int) -> Array:
@@ -69,8 +69,8 @@ def neighbors(seen: Array, count: int) -> Array:
   place = jnp.broadcast_to(jnp.arange(seen.shape[2]), seen.shape)
   last = jax.lax.cummax(jnp.where(seen, place, -1), axis=2)
   before = jnp.pad(last, [(0, 0), (0, 0), (1, 0)], constant_values=-1)  # of place + 1
-  found = [place]
+  places = [place]
   for _ in range(count - 1):
-    found.append(jnp.take_along_axis(before, jnp.maximum(found[-1], 0), axis=2))
-    found[-1] = jnp.where(found[-2] < 0, -1, found[-1])
-  return jnp.stack(found)
+    places.append(jnp.take_along_axis(before, jnp.maximum(places[-1], 0), axis=2))
+    places[-1] = jnp.where(places[-2] < 0, -1, places[-1])
+  return jnp.stack(places)

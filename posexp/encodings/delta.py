@@ -89,10 +89,10 @@ class Ruled(Relation):
     return self.read(k, None, span)
 
   def attend(self, q, k, v, span, dropout):
-    found = self.read(k, v, span).swapaxes(1, 2)
-    found = found * jax.lax.rsqrt(jnp.square(found).mean(-1, keepdims=True) + 1e-6)
+    outputs = self.read(k, v, span).swapaxes(1, 2)
+    outputs = outputs * jax.lax.rsqrt(jnp.square(outputs).mean(-1, keepdims=True) + 1e-6)
     gate = jax.nn.silu(q.astype(jnp.float32))
-    return (span.keep("content", axis=2) * self.scale[...] * gate * found).astype(v.dtype)
+    return (span.keep("content", axis=2) * self.scale[...] * gate * outputs).astype(v.dtype)
 
   def read(self, k: Array, v: Array | None, span: Span) -> Array:
     """Return o [B,H,Q,D] of k, v [B,K,H,D] before their convolution, or its weights [B,H,Q,K]."""
@@ -103,11 +103,11 @@ class Ruled(Relation):
     mixed = jax.nn.silu(convolved(mixed, self.taps[...], before))
     query, key, value = jnp.split(mixed, 3, axis=-1)
     given = None if v is None else value
-    found = ruled(unit(query) * query.shape[-1] ** -0.5, unit(key), given, decay, beta, before)
+    outputs = ruled(unit(query) * query.shape[-1] ** -0.5, unit(key), given, decay, beta, before)
     if span.self_attention:
-      return found
+      return outputs
     own = (span.visible & (span.offset == 0)).astype(jnp.float32)
-    return jnp.einsum("bqk,bhkd->bhqd", jnp.broadcast_to(own, (len(k), *own.shape[1:])), found)
+    return jnp.einsum("bqk,bhkd->bhqd", jnp.broadcast_to(own, (len(k), *own.shape[1:])), outputs)
 
 
 def unit(x: Array) -> Array:
@@ -128,13 +128,13 @@ def nested(span: Span) -> Array:
 
 def convolved(x: Array, taps: Array, before: Array) -> Array:
   """Return Σ_n w_n ⊙ x_n for x [B,K,H,E] and taps [n,H,E], with x_n the n-th key before each."""
-  found = x * taps[0]
+  total = x * taps[0]
   count = jax.lax.cumsum(before.astype(jnp.int32), axis=2, reverse=True)
   for n, tap in enumerate(taps[1:], 1):
     nth = (before & (count == n)).astype(x.dtype)
     nth = jnp.broadcast_to(nth, (len(x), *nth.shape[1:]))
-    found = found + tap * jnp.einsum("bjt,bthe->bjhe", nth, x)
-  return found
+    total = total + tap * jnp.einsum("bjt,bthe->bjhe", nth, x)
+  return total
 
 
 def ruled(q: Array, k: Array, v: Array | None, decay: Array, beta: Array, before: Array) -> Array:
@@ -165,13 +165,13 @@ def inverse(x: Array) -> Array:
   *outer, count = x.shape[:-1]
   whole = 1 << (count - 1).bit_length()
   x = jnp.pad(x, [(0, 0)] * len(outer) + [(0, whole - count)] * 2)
-  found, size = jnp.ones((*outer, whole, 1, 1), x.dtype), 1
+  inverted, size = jnp.ones((*outer, whole, 1, 1), x.dtype), 1
   while size < whole:
     parts = x.reshape(*outer, whole // (2 * size), 2, size, whole // (2 * size), 2, size)
     low = jnp.moveaxis(jnp.diagonal(parts[..., 1, :, :, 0, :], 0, -4, -2), -1, -3)
-    first, last = found[..., ::2, :, :], found[..., 1::2, :, :]
+    first, last = inverted[..., ::2, :, :], inverted[..., 1::2, :, :]
     low = -last @ low @ first
     top = jnp.concatenate([first, jnp.zeros_like(low)], axis=-1)
-    found = jnp.concatenate([top, jnp.concatenate([low, last], axis=-1)], axis=-2)
+    inverted = jnp.concatenate([top, jnp.concatenate([low, last], axis=-1)], axis=-2)
     size *= 2
-  return found[..., 0, :count, :count]
+  return inverted[..., 0, :count, :count]

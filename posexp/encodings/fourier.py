@@ -71,6 +71,6 @@ class Series(Rotation):
 
   def mixture(self, wave: Array, by: Array) -> Array:
     """Return sums of waves [1 or B,L,K] by numbers [H,K,M'], and 1: [1 or B,L,H,M]."""
-    found = jnp.einsum("blk,hkm->blhm", wave, by, precision=jax.lax.Precision.HIGHEST)
-    rest = len(self.omega) - found.shape[-1]
-    return jnp.pad(found, [(0, 0), (0, 0), (0, 0), (0, rest)], constant_values=1.0)
+    mixed = jnp.einsum("blk,hkm->blhm", wave, by, precision=jax.lax.Precision.HIGHEST)
+    rest = len(self.omega) - mixed.shape[-1]
+    return jnp.pad(mixed, [(0, 0), (0, 0), (0, 0), (0, rest)], constant_values=1.0)

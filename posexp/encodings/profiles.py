@@ -53,18 +53,18 @@ class Mixture(nnx.Module):
     self.shape = shape
 
   def __call__(self, x: Array) -> Array:
-    found = matmul(x.astype(jnp.float32), self.kernel[...])
+    weights = matmul(x.astype(jnp.float32), self.kernel[...])
     if self.bias is not None:
-      found = add_bias(found, self.bias[...])
-    found = found.reshape(*x.shape[:2], *self.shape)
+      weights = add_bias(weights, self.bias[...])
+    weights = weights.reshape(*x.shape[:2], *self.shape)
     if self.scale is not None:
-      found = found * self.scale[...]
+      weights = weights * self.scale[...]
     if self.clip is None:
-      return found
-    square = jnp.square(found).sum(-1, keepdims=True)
+      return weights
+    square = jnp.square(weights).sum(-1, keepdims=True)
     # The root has no gradient at 0, where nothing is clipped.
     length = jnp.sqrt(jnp.where(square > 0, square, 1.0))
-    return found * jnp.where(square > 0, jnp.minimum(self.clip / (length + 1e-6), 1.0), 1.0)
+    return weights * jnp.where(square > 0, jnp.minimum(self.clip / (length + 1e-6), 1.0), 1.0)
 
 
 class Profiled(Relation):

@@ -65,12 +65,12 @@ class Reflections(nnx.Module):
   def __call__(self, x: Array) -> list[Array]:
     wide = x.astype(jnp.float32)
     direction = matmul(matmul(wide, self.kernel_in[...]), self.kernel_out[...])
-    found = [direction.reshape(*x.shape[:2], *self.shape)]
-    found.append(2 * jax.nn.sigmoid(add_bias(matmul(wide, self.beta[...]), self.beta_bias[...])))
+    numbers = [direction.reshape(*x.shape[:2], *self.shape)]
+    numbers.append(2 * jax.nn.sigmoid(add_bias(matmul(wide, self.beta[...]), self.beta_bias[...])))
     if self.gate is None:
-      return found
+      return numbers
     gate = add_bias(matmul(wide, self.gate[...]), self.gate_bias[...])
-    return [*found, jax.nn.log_sigmoid(gate)]
+    return [*numbers, jax.nn.log_sigmoid(gate)]
 
 
 class Reflecting(Relation):
@@ -123,10 +123,10 @@ def reflected(
 
   def step(query: Array, given: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
     key, strength, seen, each = given
-    found = jnp.einsum("bqhd,bhd->bhq", query, key)
+    logits = jnp.einsum("bqhd,bhd->bhq", query, key)
     w = normal(each)
     turn = (strength[:, None, :, None] * (query * w).sum(-1, keepdims=True)) * w
-    return jnp.where(seen[:, :, None, None], query - turn, query), found
+    return jnp.where(seen[:, :, None, None], query - turn, query), logits
 
   count = k.shape[1]
   size = math.isqrt(count)  # of a chunk, after which queries are kept for the backward pass
@@ -140,5 +140,5 @@ def reflected(
   given = keys, strengths, jnp.moveaxis(passed, 2, 0), jnp.moveaxis(of_key, -1, 0)
   chunk = jax.checkpoint(lambda query, some: jax.lax.scan(step, query, some, reverse=True))
   start, chunked = q.astype(jnp.float32), jax.tree.map(chunks, given)
-  found = jax.lax.scan(chunk, start, chunked, reverse=True)[1]
-  return jnp.moveaxis(found.reshape(-1, *found.shape[2:])[:count], 0, -1)
+  logits = jax.lax.scan(chunk, start, chunked, reverse=True)[1]
+  return jnp.moveaxis(logits.reshape(-1, *logits.shape[2:])[:count], 0, -1)

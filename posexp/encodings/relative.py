@@ -103,8 +103,8 @@ class ClippedOffset(Relation):
     if tables.keys is None:
       return logits
     keys = tables.vectors(tables.keys).astype(q.dtype)
-    found = product(scaled(q).swapaxes(1, 2), keys.swapaxes(-1, -2))
-    return logits + span.keep("keys") * by_key(found, span.offset, span.consecutive)
+    products = product(scaled(q).swapaxes(1, 2), keys.swapaxes(-1, -2))
+    return logits + span.keep("keys") * by_key(products, span.offset, span.consecutive)
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)

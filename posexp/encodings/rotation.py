@@ -89,8 +89,8 @@ class Rotation(Relation):
     if self.change is None:
       sin, cos = sinusoids(positions, omega)
       return sin[:, :, None], cos[:, :, None]
-    found = scaled_up(turns(omega), jnp.asarray(omega, jnp.float32), self.change(span))
-    angle = angles(positions[:, :, None, None], found)
+    trained = scaled_up(turns(omega), jnp.asarray(omega, jnp.float32), self.change(span))
+    angle = angles(positions[:, :, None, None], trained)
     return jnp.sin(angle), jnp.cos(angle)
 
   def turn(
@@ -122,12 +122,12 @@ class TurnedValues(Rotation):
   """
 
   def combine(self, weights, v, span):
-    found = super().combine(weights, self.moved(v, span.key, 1, span), span)
-    return self.moved(found, span.query, -1, span)
+    summed = super().combine(weights, self.moved(v, span.key, 1, span), span)
+    return self.moved(summed, span.query, -1, span)
 
   def fused(self, q, k, v, span):
-    found = super().fused(q, k, self.moved(v, span.key, 1, span), span)
-    return self.moved(found, span.query, -1, span)
+    summed = super().fused(q, k, self.moved(v, span.key, 1, span), span)
+    return self.moved(summed, span.query, -1, span)
 
   def moved(self, x: Array, positions: Array, sign: int, span: Span) -> Array:
     """Return all channels of x [B,L,H,D], of which the turning ones are turned or turned back."""
@@ -276,11 +276,11 @@ class PairRotation(Rotation):
     if len(table) > 1:
       row = jnp.maximum(length_seen(span) - self.rope.trained_length, 0)
     steps, parts, _ = turns(table)
-    found = Turns(steps[row][:, :, None], parts[row][:, :, None])
+    rows = Turns(steps[row][:, :, None], parts[row][:, :, None])
     if self.change is None:
-      return found
+      return rows
     omega = jnp.asarray(table, jnp.float32)[row][:, :, None]
-    return scaled_up(found, omega, self.change(span))
+    return scaled_up(rows, omega, self.change(span))
 
   def by_plane(self, q: Array, k: Array, span: Span, frequencies: Turns) -> Array:
     """Return logits [B,H,Q,K] of the turning channels of q, k, scaled by `radius`² alone."""

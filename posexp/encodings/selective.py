@@ -180,8 +180,8 @@ def angle_steps(phi: Array, gate: Array | float, taps: Array, more: Array, seen:
   place, total = jnp.broadcast_to(keys, seen.shape), 0.0
   for tap in taps[::-1]:
     there, index = jnp.broadcast_arrays(phi, jnp.maximum(place, 0))
-    found = jnp.take_along_axis(there, index, axis=3)
-    total = total + tap * jnp.where(place >= 0, found, 0)
+    steps = jnp.take_along_axis(there, index, axis=3)
+    total = total + tap * jnp.where(place >= 0, steps, 0)
     earlier = jnp.take_along_axis(before, jnp.maximum(place, 0), axis=3)
     place = jnp.where(place >= 0, earlier, -1)
   return jnp.where(seen, (total + more) * gate, 0)

@@ -67,8 +67,8 @@ class Sloped(Relation):
 def gate(direction: Array, x: Array) -> Array:
   """Return softplus(û·x/√d) for u [H,D] and x [B,L,H,D]: float32 [B,H,L]."""
   unit = direction * jax.lax.rsqrt(jnp.square(direction).sum(-1, keepdims=True))
-  found = jnp.einsum("hd,blhd->bhl", unit, x.astype(jnp.float32))
-  return jax.nn.softplus(found * x.shape[-1] ** -0.5)
+  products = jnp.einsum("hd,blhd->bhl", unit, x.astype(jnp.float32))
+  return jax.nn.softplus(products * x.shape[-1] ** -0.5)
 
 
 @dataclasses.dataclass(frozen=True)

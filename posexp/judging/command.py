@@ -157,14 +157,14 @@ def work(args: argparse.Namespace) -> list[Judged]:
     sides = [each._replace(name=str(path)) for each, path in zip(sides, args.files, strict=True)]
   if args.lower or args.higher:
     sides = [each._replace(lower=args.lower) for each in sides]
-  found = judge(sides)
-  keep(comparisons=data(found, args.margin, decimals(sides)))
-  print("\n".join(lines(sides, found, args.margin)))
+  verdicts = judge(sides)
+  keep(comparisons=data(verdicts, args.margin, decimals(sides)))
+  print("\n".join(lines(sides, verdicts, args.margin)))
   if args.figure:
     with writing("--figure", args.figure):
-      draw(found, args.margin, args.figure)
+      draw(verdicts, args.margin, args.figure)
     print(f"written: {near(args.figure)}")
-  return found
+  return verdicts
 
 
 main = command("reading results", work, arguments)

@@ -117,10 +117,10 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not part.strip():
       continue
     try:
-      found = reading.parse(part.encode())
+      value = reading.parse(part.encode())
     except ValueError as error:
       raise UserError(f"{path}, line {number}: no JSON: {error}") from None
-    for at, each in enumerate(found if whole else [found], 1):
+    for at, each in enumerate(value if whole else [value], 1):
       where = f"item {at}" if whole else f"line {number}"
       if not isinstance(each, Mapping):
         each = {"score": each}
@@ -143,7 +143,7 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
     score = left[0]
   seed = _column(path, columns.seed, SEEDS, keys, "--seed")
   example = _column(path, columns.example, EXAMPLES, keys, "--example")
-  found: dict[tuple[str, str], float] = {}
+  scores: dict[tuple[str, str], float] = {}
   filters: dict[tuple[str, str], Any] = {}
   for count, (where, row) in enumerate([first, *rows], 1):
     value = _number(row.get(score))
@@ -152,14 +152,14 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
     key = _key(path, where, seed, row), _key(path, where, example, row)
     if seed is None and example is None:
       key = (str(count), "")  # a score a seed, which nothing names
-    if key in found:
+    if key in scores:
       if row.get("filter") != filters[key]:
         continue  # another filter of the same answers: the first one counts
       named = ", ".join(f"{n} {k}" for n, k in zip((seed, example), key, strict=True) if n)
       more = "" if seed else "; is a column for the seed missing (--seed)?"
       raise UserError(f"{path}, {where}: {named} stands there twice{more}")
-    found[key], filters[key] = value, row.get("filter")
-  return Side(path.stem, score, bool(LOWER.search(score.lower())), found, seed is not None)
+    scores[key], filters[key] = value, row.get("filter")
+  return Side(path.stem, score, bool(LOWER.search(score.lower())), scores, seed is not None)
 
 
 def _column(

@@ -62,11 +62,11 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
   Raises:
     UserError: two sides are of different metrics, or share no examples though both name them.
   """
-  found = [_judged(side, sides[0]) for side in sides[1:]]
-  tested = [each for each in found if each.tests]
+  verdicts = [_judged(side, sides[0]) for side in sides[1:]]
+  tested = [each for each in verdicts if each.tests]
   for each, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
     each.p = p
-  return found
+  return verdicts
 
 
 def _judged(a: Side, b: Side) -> Judged:

@@ -21,8 +21,8 @@ def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, cau
   """
   implementation = "cudnn" if target().platform == "gpu" else "xla"
   given = arguments(q, k, v, bias, visible, causal)
-  found = jax.nn.dot_product_attention(**given, scale=1.0, implementation=implementation)
-  return found[:, : q.shape[1]]
+  attended = jax.nn.dot_product_attention(**given, scale=1.0, implementation=implementation)
+  return attended[:, : q.shape[1]]
 
 
 def arguments(

@@ -25,8 +25,8 @@ def products(x: Array, rows: Array, keys: int) -> Array:
   x = jnp.pad(x, [(0, 0), (0, more), (0, 0), (0, 0)])
   rows = jnp.pad(rows, [(more, 1), (0, 0), (0, 0)])
   parts = jnp.stack([rows[(count - 1 - i) * size :][: size + keys] for i in range(count)])
-  found = diagonals(x.reshape(len(x), count, size, *x.shape[2:]), parts)
-  return found.reshape(*found.shape[:2], count * size, keys)[:, :, :queries]
+  parted = diagonals(x.reshape(len(x), count, size, *x.shape[2:]), parts)
+  return parted.reshape(*parted.shape[:2], count * size, keys)[:, :, :queries]
 
 
 def skewed(x: Array, keys: int) -> Array:
@@ -56,9 +56,9 @@ def diagonals(x: Array, rows: Array) -> Array:
 def forward(x, rows):
   batch, parts, queries, heads, width = x.shape
   x = x.transpose(1, 3, 0, 2, 4).reshape(parts, heads, batch * queries, width)
-  found = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, queries, -1)
-  found = shifted(found, rows.shape[1] - queries)
-  return found.transpose(2, 1, 0, 3, 4), (x, rows)
+  outputs = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, queries, -1)
+  outputs = shifted(outputs, rows.shape[1] - queries)
+  return outputs.transpose(2, 1, 0, 3, 4), (x, rows)
 
 
 def backward(kept, grad):

@@ -187,8 +187,8 @@ def wave(phase: Array) -> tuple[Array, Array]:
 
 
 def wave_forward(phase: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-  found = wave(phase)
-  return found, found
+  waves = wave(phase)
+  return waves, waves
 
 
 wave.defvjp(wave_forward, lambda kept, grad: (grad[1] * kept[0] - grad[0] * kept[1],))

@@ -275,10 +275,10 @@ def in_parts(
     of_queries = jax.tree.map(blocks, (span.query, q, masks, span.query_columns, span.sinks))
     given = (jnp.arange(first, end, rows), *of_queries)
     if kept or width < keys:  # so little that it can all be kept
-      found = jax.vmap(of_block)(given)
+      blocked = jax.vmap(of_block)(given)
     else:
-      found = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), given)
-    return found.swapaxes(0, 1).reshape(len(v), end - first, *v.shape[2:])
+      blocked = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), given)
+    return blocked.swapaxes(0, 1).reshape(len(v), end - first, *v.shape[2:])
 
   return jnp.concatenate([part(*each) for each in chosen], axis=1)
 

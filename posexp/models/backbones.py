@@ -188,13 +188,13 @@ class Filters(nnx.Module):
     lengths, most = mask.sum(1, keepdims=True), max(self.widths)
     x = jnp.where(mask[:, :, None], x, 0)
     x = jnp.pad(x, ((0, 0), (0, max(0, most - x.shape[1])), (0, 0)))
-    found = []
+    largest = []
     for width, linear in zip(self.widths, self.maps, strict=True):
       count = x.shape[1] - width + 1
       windows = jnp.concatenate([x[:, i : i + count] for i in range(width)], axis=-1)
       inside = jnp.arange(count) <= jnp.maximum(lengths - width, 0)
-      found.append((jax.nn.relu(linear(windows)) * inside[:, :, None]).max(1))
-    return jnp.concatenate(found, axis=-1)
+      largest.append((jax.nn.relu(linear(windows)) * inside[:, :, None]).max(1))
+    return jnp.concatenate(largest, axis=-1)
 
 
 class LSTM(nnx.Module):

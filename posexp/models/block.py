@@ -148,11 +148,11 @@ class MultiHeadAttention(nnx.Module):
     form = attention.form_for(chosen, span)
     q, span = self.asked(x, columns, span)
     k, v = (repeated(each, self.num_heads) for each in (k, v))
-    found = attention.attend(self.relation, q, k, v, span, dropout, form)
+    attended = attention.attend(self.relation, q, k, v, span, dropout, form)
     if self.removes_own:
-      found = without_own(found, span.own(v))
-    found = found.reshape(*x.shape[:-1], -1)
-    return self.out(found if self.gate is None else found * jax.nn.sigmoid(self.gate(x)))
+      attended = without_own(attended, span.own(v))
+    attended = attended.reshape(*x.shape[:-1], -1)
+    return self.out(attended if self.gate is None else attended * jax.nn.sigmoid(self.gate(x)))
 
 
 class Block(nnx.Module):
@@ -283,8 +283,8 @@ class ToAllHeads(nnx.Module):
 
   def __call__(self, x: Array) -> Array:
     y = self.linear(x) - self.linear(jnp.zeros_like(x[:1, :1]))
-    found = repeated(y.reshape(*y.shape[:-1], self.own, -1), self.heads)
-    return found.reshape(*y.shape[:-1], -1)
+    repeated_heads = repeated(y.reshape(*y.shape[:-1], self.own, -1), self.heads)
+    return repeated_heads.reshape(*y.shape[:-1], -1)
 
 
 def to_all_heads(

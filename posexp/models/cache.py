@@ -49,9 +49,9 @@ class Cache(struct.PyTreeNode):
 
     def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
       x = jax.ShapeDtypeStruct((batch, 1, size.d_model), size.dtype)
-      found = make and jax.eval_shape(make, x)
+      shapes = make and jax.eval_shape(make, x)
       return jax.tree.map(
-        lambda each: jnp.zeros((batch, slots, *each.shape[2:]), each.dtype), found
+        lambda each: jnp.zeros((batch, slots, *each.shape[2:]), each.dtype), shapes
       )
 
     made = tuple(map(columns, makers, slots))

@@ -114,12 +114,12 @@ def slots_before(own: Array, count: int, seen: Array | None = None) -> Array:
 
   With `seen`, bool [B,Q,K], they are the last that the token sees; −1 is none.
   """
-  place, found = own[None], []
+  place, slots = own[None], []
   for _ in range(count):
     if seen is None:
       place = jnp.maximum(place - 1, -1)
     else:
       every = jnp.arange(seen.shape[2])
       place = jnp.where(seen & (every < place[..., None]), every, -1).max(2)
-    found.append(place)
-  return jnp.stack(found) if found else jnp.zeros((0, 1, len(own)), int)
+    slots.append(place)
+  return jnp.stack(slots) if slots else jnp.zeros((0, 1, len(own)), int)

@@ -56,8 +56,8 @@ class Writer(nnx.Module):
     """
     if not size.tie_embeddings:
       return Linear(size.d_model, vocab_size, bias="head" in size.biased, rngs=rngs)
-    found = word_table(self.stacks[-1].embed)
-    if found is None or found[0].shape != (vocab_size, size.d_model):
+    table = word_table(self.stacks[-1].embed)
+    if table is None or table[0].shape != (vocab_size, size.d_model):
       raise ValueError(
         f"tie_embeddings needs a vector of d_model={size.d_model} numbers for each word, which the "
         "encoding does not have; leave it at false"
@@ -102,11 +102,11 @@ def scores(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 def against(labels: Array, logits: Array, normalizer: Array) -> tuple[Array, Array]:
   """Compute `scores` from the normalizer, log Σ e^logits [B,T]."""
-  found = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+  logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)
   # The same as `argmax(-1) == labels`, ties included, which takes a CPU nine times as long.
   before = jnp.arange(logits.shape[-1]) < labels[..., None]
-  right = ~jnp.where(before, logits >= found, logits > found).any(-1)
-  return normalizer - found[..., 0], right
+  right = ~jnp.where(before, logits >= logit, logits > logit).any(-1)
+  return normalizer - logit[..., 0], right
 
 
 def summed(

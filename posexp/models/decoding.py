@@ -99,22 +99,22 @@ def searcher(graphdef: nnx.GraphDef, search: Search) -> Callable[..., dict[str, 
     params: Any, settings: Any, beams: Beams, source: Sources, slots: int
   ) -> tuple[Beams, dict[str, Array], Array]:
     beams = advanced(nnx.merge(graphdef, params, settings), beams, source, slots, search)
-    found = {
+    outputs = {
       "tokens": beams.tokens[:, 0, 1:],
       "length": beams.length[:, 0],
       "score": beams.score[:, 0],
       "steps": beams.step,
     }
-    return beams, found, beams.unfinished
+    return beams, outputs, beams.unfinished
 
   def searched(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
     beams, source = begin(params, settings, batch)
     most = beams.tokens.shape[2] - 1
     for slots in sorted({min(most, batch["source"].shape[1] + ROOM), most}):
-      beams, found, unfinished = advance(params, settings, beams, source, slots)
+      beams, outputs, unfinished = advance(params, settings, beams, source, slots)
       if not unfinished:
         break
-    return found
+    return outputs
 
   return searched
 

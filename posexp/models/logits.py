@@ -89,9 +89,9 @@ class Factor(nnx.Module):
     rule = RULES[self.by]
     # Padding beyond a window sees no key.
     x = jnp.maximum(span.visible.sum(-1), 1) if rule.counts else span.query + 1
-    found = rule.f(x.astype(jnp.float32), self.growth, self.length)[:, :, None, None]
+    factor = rule.f(x.astype(jnp.float32), self.growth, self.length)[:, :, None, None]
     if self.s is not None:
-      found = found * self.s[...][:, None]
+      factor = factor * self.s[...][:, None]
     if self.b is not None:
-      found = found + self.b[...][:, None]
-    return found * self.scale
+      factor = factor + self.b[...][:, None]
+    return factor * self.scale

@@ -136,5 +136,5 @@ class Translator(Writer):
     """Return each pair's summed loss, tokens and right tokens, [B] each; and carry."""
     nll, right = cross_entropy.scores(self(batch, term_scale=term_scale), batch["labels"])
     mask = batch["mask"]
-    found = {"loss": nll * mask, "tokens": mask, "right": right & mask}
-    return {name: value.sum(-1) for name, value in found.items()}, carry
+    of_tokens = {"loss": nll * mask, "tokens": mask, "right": right & mask}
+    return {name: value.sum(-1) for name, value in of_tokens.items()}, carry

@@ -48,14 +48,14 @@ def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, sco
   first = jnp.argmax((batch["documents"] >= 0).any(0)) // segment
 
   def read(number: Array, state: tuple[Array, Any]) -> tuple[Array, Any]:
-    found, carry = state
+    losses, carry = state
     part = {
       name: jax.lax.dynamic_slice_in_dim(batch[name], number * segment, segment, axis=1)
       for name in ("tokens", "labels", "documents")
     }
     hidden, carry = model.hidden(part | {"fresh": jnp.zeros(rows, bool)}, carry)
     values = nll(model, hidden[:, -scored:], part["labels"][:, -scored:])
-    return jax.lax.dynamic_update_slice(found, values, (0, number * scored)), carry
+    return jax.lax.dynamic_update_slice(losses, values, (0, number * scored)), carry
 
   count = width // segment
   empty = jnp.zeros((rows, count * scored)), model.initial_carry(rows)
@@ -66,9 +66,9 @@ def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
   """Return −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
   reader = model.reader
   at_once = max(1, AT_ONCE // (len(labels) * reader.kernel.shape[1]))
-  found = jax.lax.map(
+  of_parts = jax.lax.map(
     lambda token: scores(reader.logits(token[0]), token[1])[0],
     (hidden.swapaxes(0, 1), labels.T),
     batch_size=at_once,
   )
-  return found.T
+  return of_parts.T

@@ -78,14 +78,14 @@ def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
     lengths: words of each sentence, including punctuation, int [N].
     counted: `Counts` int [N,6].
   """
-  found: dict[str, Any] = {}
+  by_range: dict[str, Any] = {}
   group = np.searchsorted(ENDS, lengths)
   for number, (first, last) in enumerate(zip((0, *ENDS), (*ENDS, ""), strict=True)):
     if (chosen := group == number).any():
       name = f"{first + 1}-{last}"
-      found[f"f1/{name}"] = scores(counted[chosen])["f1"]
-      found[f"sentences/{name}"] = int(chosen.sum())
-  return found
+      by_range[f"f1/{name}"] = scores(counted[chosen])["f1"]
+      by_range[f"sentences/{name}"] = int(chosen.sum())
+  return by_range
 
 
 class Branching(NamedTuple):

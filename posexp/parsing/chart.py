@@ -53,8 +53,8 @@ def of_differences(f: Callable[..., Array], fenceposts: Array, *squares: Array) 
     is_short = lane < posts - apart
     difference = turned(fenceposts, apart) - fenceposts
     said = (jnp.where(is_short, short, turned(long, apart)) for short, long in of_squares)
-    found = f(jnp.where(is_short[:, None], difference, -difference), *said)
-    return None, (found[:, :size], turned(found, posts - apart)[:, :size])
+    values = f(jnp.where(is_short[:, None], difference, -difference), *said)
+    return None, (values[:, :size], turned(values, posts - apart)[:, :size])
 
   # Pads charts to one column per fencepost.
   charts = (jnp.pad(by_width(square), ((0, 0), (0, 0), (0, 1))) for square in squares)
@@ -102,9 +102,9 @@ def inside(scores: Array, reduce: Callable[[Array], Array]) -> Inside:
     start = size - width, 0, width
     # Rows of later widths are still NEVER.
     parts = reduce(begins + jax.lax.dynamic_slice(ends, start, scores.shape))
-    found = (jnp.where(width == 0, 0, parts) + own)[None]
-    begins = jax.lax.dynamic_update_slice(begins, found, (width, 0, 0))
-    ends = jax.lax.dynamic_update_slice(ends, found, (size - 1 - width, 0, width))
+    numbers = (jnp.where(width == 0, 0, parts) + own)[None]
+    begins = jax.lax.dynamic_update_slice(begins, numbers, (width, 0, 0))
+    ends = jax.lax.dynamic_update_slice(ends, numbers, (size - 1 - width, 0, width))
     return Inside(begins, ends), None
 
   empty = (jnp.full(shape, NEVER) for shape in (scores.shape, (2 * size, batch, 2 * size)))

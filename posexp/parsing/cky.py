@@ -118,11 +118,11 @@ class Grammar(NamedTuple):
 
   def _nodes(self, chart: np.ndarray) -> list[Node]:
     """Return the best tree of a whole sentence, parents before their children."""
-    found = []
+    nodes = []
     todo = [(0, len(chart), self.start)]
     while todo:
       i, w, symbol = todo.pop()
-      found.append((i, i + w, self.symbols[symbol]))
+      nodes.append((i, i + w, self.symbols[symbol]))
       if symbol < self.leaves:
         continue
       (child,), weight = self.single.made_by(symbol)[1:]
@@ -136,4 +136,4 @@ class Grammar(NamedTuple):
       place, rule = np.unravel_index(sums.argmax(), sums.shape)
       k = int(place) + 1
       todo += [(i + k, w - k, int(second[rule])), (i, k, int(first[rule]))]
-    return found
+    return nodes

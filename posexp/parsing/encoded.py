@@ -112,8 +112,8 @@ class Lexicon:
 
   def tree(self, sentence: Tree, spans: np.ndarray) -> Tree:
     """Build the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
-    found = {(i, j): self.labels[label] for i, j, label in spans.tolist() if label}
-    return of_chains(sentence, found)
+    labeled = {(i, j): self.labels[label] for i, j, label in spans.tolist() if label}
+    return of_chains(sentence, labeled)
 
   @functools.cached_property
   def letters_read(self) -> int:

@@ -28,11 +28,11 @@ RULES, WORDS = Path(__file__).with_name("english.txt").read_text("utf-8").split(
 @functools.cache
 def rules() -> dict[str, dict[tuple[str, ...], float]]:
   """Return the probability of the children that each symbol may have."""
-  found = {}
+  by_symbol = {}
   for left, text in _lines(RULES):
     options = [option.split() for option in text.split(" | ")]
-    found[left] = _shares({tuple(right): int(weight) for weight, *right in options})
-  return found
+    by_symbol[left] = _shares({tuple(right): int(weight) for weight, *right in options})
+  return by_symbol
 
 
 @functools.cache
@@ -66,12 +66,12 @@ def label(symbol: str) -> str:
 def draw(count: int, seed: int) -> list[Tree]:
   """Draw `count` different sentences with their trees."""
   random = np.random.default_rng(seed)
-  found: dict[tuple[str, ...], Tree] = {}
-  while len(found) < count:
+  drawn: dict[tuple[str, ...], Tree] = {}
+  while len(drawn) < count:
     tree = _drawn(random)
     if tree is not None:
-      found.setdefault(tree.words, tree)
-  return list(found.values())
+      drawn.setdefault(tree.words, tree)
+  return list(drawn.values())
 
 
 @functools.cache
@@ -112,16 +112,16 @@ def _drawn(random: np.random.Generator) -> Tree | None:
 @functools.cache
 def compiled() -> Grammar:
   """Split rules with more than two children, into symbols that know all that is still to come."""
-  found = {}
+  split_rules = {}
   for symbol, options in rules().items():
     for right, share in options.items():
       left, weight = symbol, math.log(share)
       while len(right) > 2:
         rest = "@ " + " ".join(right[1:])
-        found[left, (right[0], rest)] = weight
+        split_rules[left, (right[0], rest)] = weight
         left, right, weight = rest, right[1:], 0.0
-      found[left, right] = weight
-  return Grammar.of(found, START, float)
+      split_rules[left, right] = weight
+  return Grammar.of(split_rules, START, float)
 
 
 def best(tree: Tree, *, see_words: bool, see_tags: bool) -> tuple[Tree, float]:
@@ -134,5 +134,5 @@ def best(tree: Tree, *, see_words: bool, see_tags: bool) -> tuple[Tree, float]:
       if share and (not see_tags or label(symbol) == tag):
         row[i] = math.log(share)
   nodes, score = grammar.parse(seen)
-  found = (Phrase(i, j, label(symbol)) for i, j, symbol in nodes if symbol in rules())
-  return Tree(tree.words, tree.tags, tuple(phrase for phrase in found if phrase.label)), score
+  phrases = (Phrase(i, j, label(symbol)) for i, j, symbol in nodes if symbol in rules())
+  return Tree(tree.words, tree.tags, tuple(phrase for phrase in phrases if phrase.label)), score

@@ -43,13 +43,13 @@ def scores(
 
   def compute() -> dict[str, float]:
     doing("parsing with a PCFG of the training trees")
-    grammar, found = estimate(train), []
+    grammar, parsed = estimate(train), []
     emissions = Emissions.of(train, [tag for (tag,) in grammar.symbols[: grammar.leaves]])
     for tree in test:
       seen = emissions.of_tags(tree.tags) if see_tags else emissions.of_words(tree.words)
       spans = parse(grammar, seen) if len(seen) <= LONGEST else None
-      found.append(otherwise(tree) if spans is None else trees.of_chains(tree, spans))
-    return brackets.scores(brackets.counts(test, found))
+      parsed.append(otherwise(tree) if spans is None else trees.of_chains(tree, spans))
+    return brackets.scores(brackets.counts(test, parsed))
 
   return storage.cached("baseline", compute, RECIPE, LONGEST, see_tags, lines)
 
@@ -91,8 +91,8 @@ def parse(grammar: Grammar, seen: np.ndarray) -> dict[Span, str] | None:
   Args:
     seen: [N,T], the log probability of each of N words given each tag.
   """
-  found = grammar.parse(seen)
-  return found and {(i, j): name[0] for i, j, name in found[0] if len(name) == 2}
+  best = grammar.parse(seen)
+  return best and {(i, j): name[0] for i, j, name in best[0] if len(name) == 2}
 
 
 class Emissions(NamedTuple):
@@ -116,10 +116,10 @@ class Emissions(NamedTuple):
 
   def of_tags(self, tags: Sequence[str]) -> np.ndarray:
     """Return [N,T] of words with these tags; a tag that is in no training tree may be any tag."""
-    found = np.full((len(tags), len(self.number)), NEVER)
-    for row, tag in zip(found, tags, strict=True):
+    logs = np.full((len(tags), len(self.number)), NEVER)
+    for row, tag in zip(logs, tags, strict=True):
       row[self.number.get(tag, slice(None))] = 0
-    return found
+    return logs
 
   def of_words(self, words: Sequence[str]) -> np.ndarray:
     """Return [N,T] of words; an unknown word gets the numbers of words that look like it."""

@@ -51,7 +51,7 @@ class Craft(Parsing):
   def paths(self):
     release = Path(self.folder).expanduser()
     penn = release / "structural-annotation" / "treebank" / "penn"
-    found = {}
+    files = {}
     for split, name in zip(SPLITS, ("train", "dev", "test"), strict=True):
       listed = reading.read(release / "articles" / "ids" / f"craft-ids-{name}.txt")
       if listed is None:
@@ -59,8 +59,8 @@ class Craft(Parsing):
           f"task.folder={self.folder}: there is no articles/ids/craft-ids-{name}.txt; give the "
           "folder of a release of CRAFT (github.com/UCDenver-ccp/CRAFT)"
         )
-      found[split] = [str(penn / f"{article}.tree") for article in listed.decode().split()]
-    return found
+      files[split] = [str(penn / f"{article}.tree") for article in listed.decode().split()]
+    return files
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,17 +89,17 @@ class Parsing(Task):
       UserError: data are missing, broken or useless.
     """
     streams = {
-      split: functools.partial(map, lambda tree: (tree.text, tree), found)
-      for split, found in self.given().items()
+      split: functools.partial(map, lambda tree: (tree.text, tree), by_split)
+      for split, by_split in self.given().items()
     }
     arranged, notes = arrange(streams, rows="trees", texts="sentences")
-    found = {split: [tree for _, tree in stream()] for split, stream in arranged.items()}
-    short = [tree for tree in found["train"] if len(tree.words) <= self.longest]
+    by_split = {split: [tree for _, tree in stream()] for split, stream in arranged.items()}
+    short = [tree for tree in by_split["train"] if len(tree.words) <= self.longest]
     if not short:
       raise UserError(f"all training sentences have over {self.longest} words; raise task.longest")
-    if dropped := len(found["train"]) - len(short):
+    if dropped := len(by_split["train"]) - len(short):
       notes = [*notes, f"{dropped:,} train sentences of over {self.longest} words are dropped"]
-    return found | {"train": short}, notes
+    return by_split | {"train": short}, notes
 
   def model(self, lexicon: Lexicon, encoding, size, positions) -> ParserSpec:
     """Return the specification of a parser for a treebank with this lexicon."""
@@ -140,12 +140,12 @@ class Parsing(Task):
     brackets; `right`, the brackets that agree; `tokens`, half of the brackets of both trees; and
     `answer`, a checksum of the predicted tree.
     """
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
-    counts = brackets.counts(data.trees_of[split], data.parses(split, found["spans"]))
+    outputs = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+    counts = brackets.counts(data.trees_of[split], data.parses(split, outputs["spans"]))
     matched, gold, predicted = counts.T[:3]
     sizes = {"right": matched, "tokens": (gold + predicted) / 2}
-    answer = np.array([zlib.crc32(each.tobytes()) for each in found["spans"]])
-    return found | sizes | {"answer": answer, "counts": counts}
+    answer = np.array([zlib.crc32(each.tobytes()) for each in outputs["spans"]])
+    return outputs | sizes | {"answer": answer, "counts": counts}
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """Return the mean loss of a sentence, and EVALB's scores of all sentences."""
@@ -157,12 +157,12 @@ class Parsing(Task):
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Write the trees, and return test metrics, also by length, and those of the baselines."""
-    found = self.predict(data, snapshot, "test")
+    outputs = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
-    write_trees(folder, gold, data.parses("test", found["spans"]), found)
+    write_trees(folder, gold, data.parses("test", outputs["spans"]), outputs)
     lengths = np.array([len(tree.words) for tree in gold])
-    groups = brackets.by_length(lengths, found["counts"])
-    summary = prefixed("test", self.scores(found) | groups)
+    groups = brackets.by_length(lengths, outputs["counts"])
+    summary = prefixed("test", self.scores(outputs) | groups)
     for split in EVALUATED:
       counts = brackets.counts(data.trees_of[split], map(data.branching, data.trees_of[split]))
       summary |= prefixed(f"baseline/{split}", brackets.scores(counts))

@@ -83,11 +83,11 @@ class TreebankData(batches.Bucketed):
   @functools.cached_property
   def bucket_lengths(self) -> np.ndarray:
     """The lengths of batches in training, and those that longer sentences need."""
-    found = self.training_lengths.tolist()
+    lengths = self.training_lengths.tolist()
     granule = batches.GRANULE
-    while found[-1] < self.longest:
-      found.append(min(WIDER * found[-1], -(-self.longest // granule) * granule))
-    return np.array(found)
+    while lengths[-1] < self.longest:
+      lengths.append(min(WIDER * lengths[-1], -(-self.longest // granule) * granule))
+    return np.array(lengths)
 
   @property
   def word_counts(self) -> np.ndarray:

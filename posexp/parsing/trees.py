@@ -190,11 +190,11 @@ def bare(label: str) -> str:
 
 def chains(tree: Tree) -> dict[Span, str]:
   """Return the joined labels of each span that has any: "S::VP" where a VP alone makes an S."""
-  found: dict[Span, str] = {}
+  joined: dict[Span, str] = {}
   for start, end, label in tree.phrases:
-    above = found.get((start, end))
-    found[start, end] = label if above is None else f"{above}{JOIN}{label}"
-  return found
+    above = joined.get((start, end))
+    joined[start, end] = label if above is None else f"{above}{JOIN}{label}"
+  return joined
 
 
 def of_chains(sentence: Tree, spans: Mapping[Span, str]) -> Tree:

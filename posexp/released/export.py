@@ -87,14 +87,14 @@ def export(model: Exported, folder: Path, card: str) -> list[Path]:
   from safetensors.numpy import save
 
   family, config = config_of(model)
-  found, tokens = _tensors(model, family), model.tokens
+  tensors, tokens = _tensors(model, family), model.tokens
   ends = [*tokens.ends]
   ids = {"bos_token_id": tokens.begin, "eos_token_id": ends[0] if len(ends) == 1 else ends}
-  config |= {"dtype": str(found[min(found)].dtype)} | ({} if model.labels else ids)
+  config |= {"dtype": str(tensors[min(tensors)].dtype)} | ({} if model.labels else ids)
   files = {
     "config.json": _json(config),
     "README.md": card.replace("ARCHITECTURE", family.architecture).encode(),
-    WEIGHTS: save(found, {"format": "pt"}),
+    WEIGHTS: save(tensors, {"format": "pt"}),
   }
   if not model.labels:
     files["generation_config.json"] = _json(ids)

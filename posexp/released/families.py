@@ -169,15 +169,15 @@ class Asked:
       UserError: the config has a key that posexp does not have, or a value of a wrong kind.
     """
     try:
-      model, found = self.model(), self.positions()
+      model, positions = self.model(), self.positions()
       self.head = tuple(map(self.said, self.family.head))  # of an encoder: activation, biases
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
       raise self.refused(self.last, f"of which posexp can make nothing ({error})") from None
     try:
-      make_encoding(encoding := by_layer(found))
+      make_encoding(encoding := by_layer(positions))
     except UserError as error:
       raise UserError(f"{self.name}: its config.json asks for {error}") from None
-    return model, found, encoding
+    return model, positions, encoding
 
   def model(self) -> Options:
     """Return the options of posexp's model."""
@@ -185,17 +185,17 @@ class Asked:
     rows = COMMON["model"] | self.family.model
     for option in ("d_model", "num_layers", "num_heads", *{"experts"} & rows.keys()):
       self.number(rows[option])
-    found = {key: self.said(row) for key, row in rows.items() if row is not None}
+    options = {key: self.said(row) for key, row in rows.items() if row is not None}
     parts = [each for key, each in self.family.bias.items() if key == "always" or self(key)]
     # Named twice it is these maps alone: named once, it is a row of BIASES with the head's.
-    found["bias"] = "+".join(parts * 2 if parts == ["feed_forward"] else parts) or "none"
-    if "d_ff" in found and found["d_ff"] is None:
-      found["d_ff"] = 4 * found["d_model"]
+    options["bias"] = "+".join(parts * 2 if parts == ["feed_forward"] else parts) or "none"
+    if "d_ff" in options and options["d_ff"] is None:
+      options["d_ff"] = 4 * options["d_model"]
     if "query_pre_attn_scalar" in keys:
-      found["logits_scale"] = math.sqrt(self.width / self("query_pre_attn_scalar"))
+      options["logits_scale"] = math.sqrt(self.width / self("query_pre_attn_scalar"))
     if "scale_attn_weights" in keys and not self("scale_attn_weights"):
-      found["logits_scale"] = math.sqrt(self.width)
-    return found
+      options["logits_scale"] = math.sqrt(self.width)
+    return options
 
   def positions(self) -> Layers | Options:
     """Return the positions of each layer, or the options of an encoding for all of them."""
@@ -236,9 +236,9 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
     why = f"which posexp does not know for rope_type={kind} and will not ignore"
     raise ask.refused(unknown[0], why, given[unknown[0]])
   turns = given.get("rope_theta") or ask(base) or ask.family.keys[base]
-  found = {"base": turns, "layout": "half"} | _share(ask, given.get("partial_rotary_factor"))
+  options = {"base": turns, "layout": "half"} | _share(ask, given.get("partial_rotary_factor"))
   if kind == "default":
-    return found
+    return options
   longest = ask.number("max_position_embeddings")
   trained = ask("original_max_position_embeddings") or given.get("original_max_position_embeddings")
   trained = longest if kind == "dynamic" else trained or longest
@@ -251,8 +251,8 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
   if all(scales) and "attention_factor" not in read:
     top, bottom = (0.1 * scale * math.log(max(read["factor"], 1)) + 1 for scale in scales)
     read["attention_factor"] = top / bottom
-  found |= {RENAMED.get(key, key): value for key, value in read.items()} | {"scaling": kind}
-  return found | ({} if kind == "linear" else {"trained_length": trained})
+  options |= {RENAMED.get(key, key): value for key, value in read.items()} | {"scaling": kind}
+  return options | ({} if kind == "linear" else {"trained_length": trained})
 
 
 def _share(ask: Asked, given: Any) -> Options:

@@ -68,12 +68,12 @@ class Folder:
     try:
       if path.stat().st_size > LARGEST:
         raise ValueError(f"more than {LARGEST:,} bytes")
-      found = reading.parse(reading.read(path) or b"")
+      value = reading.parse(reading.read(path) or b"")
     except ValueError as error:
       why = f"is no JSON ({error})"
     else:
-      if isinstance(found, dict):
-        return found
+      if isinstance(value, dict):
+        return value
       why = "holds no JSON object"
     raise UserError(f"{self.name}: its {file} {why}; copy or download the file again")
 
@@ -147,9 +147,9 @@ class Folder:
     """
     if any((self.path / file).is_file() for file in (WEIGHTS, INDEX)):
       return True
-    if found := sorted(each.name for pattern in PICKLES for each in self.path.glob(pattern)):
+    if pickles := sorted(each.name for pattern in PICKLES for each in self.path.glob(pattern)):
       raise UserError(
-        f"{self.name}: its weights are a pickle ({found[0]}), which can run any code and is never"
+        f"{self.name}: its weights are a pickle ({pickles[0]}), which can run any code and is never"
         f" opened; give them as {WEIGHTS}, which save_pretrained writes"
       )
     return False
@@ -161,14 +161,14 @@ class Folder:
       raise UserError(f"{self.name}: no weights in it ({WEIGHTS}); copy or download them, too")
     if not (self.path / INDEX).is_file() if self.hub else (self.path / WEIGHTS).is_file():
       return dict.fromkeys(self._file(WEIGHTS).keys(), WEIGHTS)
-    found = self.json(INDEX).get("weight_map")
-    valid = isinstance(found, dict) and all(
+    files = self.json(INDEX).get("weight_map")
+    valid = isinstance(files, dict) and all(
       isinstance(file, str) and re.fullmatch(r"[\w.-]+\.safetensors", file)
-      for file in found.values()
+      for file in files.values()
     )
     if not valid:
       raise UserError(f"{self.name}: its {INDEX} gives no file by tensor; download it again")
-    return found
+    return files
 
   def _slice(self, name: str) -> Any:
     if name not in self._files:

@@ -70,14 +70,14 @@ def inspect(models: Sequence[str], out: Path, count: int | None) -> tuple[list, 
     UserError: a model cannot be opened, or its positions are none that posexp has.
   """
   prepare()
-  found = [
+  shown = [
     of_released(name, count) if name.startswith(PREFIX) else of_run(Path(name), count)
     for name in models
   ]
   lines = []
-  for each in found:
+  for each in shown:
     lines += ["", *(wrapped(text, f"{label:<{card.INDENT}}") for label, text in each.rows.items())]
-  files = [path for title, figure in figures(found) for path in saved(figure, out, title)]
+  files = [path for title, figure in figures(shown) for path in saved(figure, out, title)]
   return lines[1:], files
 
 
@@ -88,15 +88,15 @@ def of_released(name: str, count: int | None) -> Shown:
     UserError: as `inspect`.
   """
   doing(f"reading the positions of {name}")
-  found = positions(open_folder(name))
-  encoding = make_encoding(found.encoding)
-  layers = [*encoding.layers(found.model["num_layers"])]
+  there = positions(open_folder(name))
+  encoding = make_encoding(there.encoding)
+  layers = [*encoding.layers(there.model["num_layers"])]
   try:
-    shown = Shown(name, _about(found, layers), layers, getattr(encoding, "trained_length", None))
-    shown = shown._replace(**_turning(layers, width(found.model), found.causal))
+    shown = Shown(name, _about(there, layers), layers, getattr(encoding, "trained_length", None))
+    shown = shown._replace(**_turning(layers, width(there.model), there.causal))
   except ValueError as error:
-    raise UserError(f"{found.name}: its config.json asks for {error}") from None
-  tables, heads = found.tables, found.model["num_heads"]
+    raise UserError(f"{there.name}: its config.json asks for {error}") from None
+  tables, heads = there.tables, there.model["num_heads"]
   length = count or LENGTH
   if isinstance(encoding, T5):
     shown = shown._replace(
@@ -115,9 +115,9 @@ def of_released(name: str, count: int | None) -> Shown:
   shown.rows.update(_waves(shown.spectra), **_temperature(layers))
   if isinstance(encoding, ALiBi):
     shown.rows["slopes"] = " ".join(f"{each:.4g}" for each in slopes(heads))
-  shown.rows["read"] = ", ".join(["config.json", *found.read])
-  if found.ignored:
-    shown.rows["not read"] = ", ".join(found.ignored)
+  shown.rows["read"] = ", ".join(["config.json", *there.read])
+  if there.ignored:
+    shown.rows["not read"] = ", ".join(there.ignored)
   return shown
 
 
@@ -162,8 +162,8 @@ def _turning(layers: Sequence[Layer], head_dim: int, causal: bool) -> dict[str, 
 
 def _temperature(layers: Sequence[Layer]) -> dict[str, str]:
   """Return the factor by which a scaling multiplies logits, if it does."""
-  found = {layer.encoding.radius for layer in layers if isinstance(layer.encoding, RoPE)} - {1.0}
-  texts = [f"{each:.6g} on queries and keys, {each**2:.6g} on logits" for each in sorted(found)]
+  factors = {layer.encoding.radius for layer in layers if isinstance(layer.encoding, RoPE)} - {1.0}
+  texts = [f"{each:.6g} on queries and keys, {each**2:.6g} on logits" for each in sorted(factors)]
   return {"temperature": "; ".join(texts)} if texts else {}
 
 
@@ -196,8 +196,8 @@ def of_run(path: Path, count: int | None) -> Shown:
     vectors = position_vectors(encoding, stack.embed, count or MOST_ROWS, trained)
     shown = shown._replace(vectors=vectors)
   if "bias" in stack.relation.terms:
-    found = probe.profile(model, count or LENGTH)
-    shown = shown._replace(bias={"": (found.offsets, found.terms["bias"][0])})
+    profile = probe.profile(model, count or LENGTH)
+    shown = shown._replace(bias={"": (profile.offsets, profile.terms["bias"][0])})
   return shown
 
 

@@ -63,8 +63,8 @@ class HuggingFace(Source):
     Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
     """
     end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
-    found = parameters(self.released, self.released.spec(), end)
-    own = {path_of(name): each for name, each in found.items()}
+    arrays = parameters(self.released, self.released.spec(), end)
+    own = {path_of(name): each for name, each in arrays.items()}
     if self.released.family.causal:
       return own
     body = {name: each for name, each in own.items() if not name.startswith("head/")}
@@ -93,8 +93,8 @@ class HuggingFace(Source):
     options = dict(each.split("=", 1) for each in typed)
     model, encoding = changed(released, {"model.dtype": dtype} | options)
     spec = released.spec(model, encoding)
-    found = {path_of(key): each for key, each in parameters(released, released.spec()).items()}
-    made = filled(spec.build, found, spec.size.dtype)
+    arrays = {path_of(key): each for key, each in parameters(released, released.spec()).items()}
+    made = filled(spec.build, arrays, spec.size.dtype)
     written = functools.partial(tensors, released, spec)
     return Loaded(made, released.tokenizer(), written, spec.vocab_size)
 
@@ -142,8 +142,8 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   mesh = mesh_for(np.array([rows])) if prepared is None else setup.mesh(prepared)
   compiled = program(spec, setup.training, 1, mesh, rows)
   doing(f"reading the weights of {name}")
-  found = source.weights(setup.task, path)
-  params = _read(compiled.shapes.params, found, spec.size.dtype, replicated(mesh))
+  weights = source.weights(setup.task, path)
+  params = _read(compiled.shapes.params, weights, spec.size.dtype, replicated(mesh))
   made = jax.jit(lambda: split(spec.build(Rngs(**keys(0))))[2])()
   state = State(jnp.zeros((), jnp.int32), params, made, (), empty(("loss",)))
   run = Run(path, setup.config, settings(setup.config), None)
@@ -252,17 +252,17 @@ def overrides(released: Released, typed: Sequence[str], sections: Sequence[str])
   if name not in ("rope", "by_layer"):
     own = {"encoding": name}
   model, encoding = changed(released, own)
-  found = {"task.tokenizer": "given", "encoding": encoding["encoding"]}
+  options = {"task.tokenizer": "given", "encoding": encoding["encoding"]}
   if released.family.causal:
-    found |= {"task.vocab_size": "null"}
+    options |= {"task.vocab_size": "null"}
   else:
-    found |= {"task.cls": "true"}
+    options |= {"task.cls": "true"}
     model["tie_embeddings"] = False  # a classifier writes no words
-  found |= {f"model.{key}": show(value) for key, value in model.items()}
+  options |= {f"model.{key}": show(value) for key, value in model.items()}
   if released.dtype == "bfloat16":
-    found["model.dtype"] = "bfloat16"
+    options["model.dtype"] = "bfloat16"
   inner = encoding.get(encoding["encoding"]) or {}
-  found |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
+  options |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
   by_layer = encoding["encoding"] == "by_layer"
   kept = [word for word in typed if not (by_layer and own and word.startswith("rope."))]
-  return [f"{key}={value}" for key, value in found.items() if key not in given] + kept
+  return [f"{key}={value}" for key, value in options.items() if key not in given] + kept

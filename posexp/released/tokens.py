@@ -78,9 +78,9 @@ def check_rows(folder: Folder, rows: int) -> None:
 def _tokens(name: str, text: str) -> tuple[int, str]:
   opened = library.opened(text, name)
   around = library.call(name, opened.encode, "a")  # with what stands before and behind each text
-  found = [*opened.get_vocab(with_added_tokens=True).items()]
-  found += zip(around.tokens, around.ids, strict=True)
-  last, number = max(found, key=operator.itemgetter(1), default=("", -1))
+  tokens = [*opened.get_vocab(with_added_tokens=True).items()]
+  tokens += zip(around.tokens, around.ids, strict=True)
+  last, number = max(tokens, key=operator.itemgetter(1), default=("", -1))
   return number + 1, last
 
 

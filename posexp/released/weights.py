@@ -80,7 +80,7 @@ def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Pie
     before, several, after = re.fullmatch(r"(.*?)([^/]*\+[^/]*|[^/+]*)(/[^+]*)?", ours).groups("")
     for number, part in enumerate(several.split("+")):
       modules[f"{before}{part}{after}"] = theirs, number
-  found: dict[str, dict[int, Path]] = {}
+  tables: dict[str, dict[int, Path]] = {}
   for path in shapes:
     rest = [each for each in path if each not in ("stack", "words")]
     layer = ""
@@ -95,9 +95,9 @@ def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Pie
       name = f"{layer}{name}.{LEAVES.get(rest[-1], rest[-1])}"
     else:
       raise ValueError("/".join(map(str, path)))
-    found.setdefault(name, {})[number] = path
+    tables.setdefault(name, {})[number] = path
   made = []
-  for name, parts in found.items():
+  for name, parts in tables.items():
     paths = tuple(parts[number] for number in sorted(parts))
     each = tuple(map(shapes.__getitem__, paths))
     kernel = paths[0][-1] == "kernel" and "experts" not in paths[0]
@@ -276,10 +276,10 @@ def _check_sizes(folder: Folder, asked: Asked, files: Mapping[str, str], words: 
   family = asked.family
   depth, first = family.model["num_layers"], len(family.layer)
   layers = {name[first:].partition(".")[0] for name in files if name.startswith(family.layer)}
-  found = [(depth, asked.number(depth), len(layers))]
+  sizes = [(depth, asked.number(depth), len(layers))]
   if table := files.get(family.names["embed"] + ".weight"):
-    found.append(("vocab_size", words, (*folder.shape(table), 0)[0]))
-  for key, asks, there in found:
+    sizes.append(("vocab_size", words, (*folder.shape(table), 0)[0]))
+  for key, asks, there in sizes:
     if asks != there:
       raise asked.refused(key, f"and its weights have {there:,}; copy or download both again")
   check_rows(folder, words)
@@ -291,7 +291,7 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
     each[1:].partition(".")[0] + "." for each in family.names.values() if each[:1] == "^"
   )
   heads += ("cls.", "lm_predictions.", "mask_predictions.")
-  found = {}
+  names = {}
   for name in folder.names():
     outer = next((each for each in OUTER if name.startswith(each)), "")
     short = family.base + name.removeprefix(outer) if outer else name
@@ -299,10 +299,10 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
       short = short.removesuffix(old) + new if short.endswith(old) else short
     body = short.startswith(family.base)
     short = short.removeprefix(family.base) if body else short
-    found[f"^{short}" if not body and short.startswith(heads) else short] = name
-  if "bias" in family.names and (own := found.pop(f"{family.names['head']}.bias", None)):
-    found[family.names["bias"]] = own  # it counts, and the other is a copy of it if words are tied
-  return found
+    names[f"^{short}" if not body and short.startswith(heads) else short] = name
+  if "bias" in family.names and (own := names.pop(f"{family.names['head']}.bias", None)):
+    names[family.names["bias"]] = own  # it counts, and the other is a copy of it if words are tied
+  return names
 
 
 class Tensor(NamedTuple):
@@ -319,8 +319,8 @@ class Tensor(NamedTuple):
     return self.piece.shapes[self.number]
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    found = self.piece.split(self.folder.tensor(self.file))[self.number]
-    return np.asarray(exchanged(found, self.piece.paths[self.number], self.word), dtype)
+    array = self.piece.split(self.folder.tensor(self.file))[self.number]
+    return np.asarray(exchanged(array, self.piece.paths[self.number], self.word), dtype)
 
 
 def exchanged(x: np.ndarray, path: Path, word: int) -> np.ndarray:

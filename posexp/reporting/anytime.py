@@ -35,16 +35,16 @@ def log_evidence(a: Sequence[float], b: Sequence[float], shifts: Sequence[float]
   moved = np.asarray(a, float) - np.asarray(shifts, float)[:, None]
   values = np.hstack([moved, np.broadcast_to(np.asarray(b, float), (len(shifts), len(b)))])
   own = np.arange(len(a) + len(b)) < len(a)
-  found = []
+  ratios = []
   for sign in (1, -1):
     for ahead in (own, ~own):
       order = np.lexsort((np.broadcast_to(ahead, values.shape), sign * values), axis=-1)
       for ratio in RATIOS:
         rates = np.where(ahead[order], math.exp(ratio), 1.0)
         left = np.cumsum(rates[:, ::-1], axis=1)  # the rates of all that have not left yet
-        found.append(ratio * ahead.sum() - np.log(left).sum(axis=1))
+        ratios.append(ratio * ahead.sum() - np.log(left).sum(axis=1))
   orders = special.gammaln(len(own) + 1)
-  return special.logsumexp(found, axis=0) - math.log(len(found)) + orders
+  return special.logsumexp(ratios, axis=0) - math.log(len(ratios)) + orders
 
 
 def bounds(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, float]:
@@ -96,5 +96,5 @@ def difference(
   widest = math.inf if most is None else most
   known = min(-low, high) < math.inf
   ends = (max(low, -widest), min(high, widest)) if known else (None, None)
-  found = Estimate(min(len(own), len(base)), mean, None, *ends)
-  return Difference(found, None, p, min(1.0, p * comparisons))
+  estimated = Estimate(min(len(own), len(base)), mean, None, *ends)
+  return Difference(estimated, None, p, min(1.0, p * comparisons))

@@ -122,12 +122,12 @@ def reach(tasks: Iterable[Results]) -> Chart | None:
   several tasks have a `reach`. Groups of two tasks count as the same if they have the same label.
   """
   of = Score("beyond/reach", METRICS["reach"], "beyond")
-  found = [task for task in tasks if any(run.score(of.key) is not None for run in task.runs)]
-  if len(found) < 2:
+  measured = [task for task in tasks if any(run.score(of.key) is not None for run in task.runs)]
+  if len(measured) < 2:
     return None
   points = [
     _cell(group, of, each.task)._replace(series=group.label)
-    for each in found
+    for each in measured
     for group in each.groups
     if group.repeats
   ]

@@ -82,23 +82,23 @@ def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) ->
 def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
   """Return the metrics of a run's predictions, shares in percent."""
   answers, references = rows["answer"].tolist(), rows["reference"].tolist()
-  single, found = by_example(rows, columns), {}
+  single, measures = by_example(rows, columns), {}
   for name in columns.metrics:
     if name == "bleu":
       tokenize = bleu.tokenizer(references, language)
       if bleu.applies(references, tokenize):
-        found[name] = significance.corpus_measure(bleu.bleu(tokenize), answers, references)
+        measures[name] = significance.corpus_measure(bleu.bleu(tokenize), answers, references)
     elif name == "chrf":
       import sacrebleu
 
-      found[name] = significance.corpus_measure(sacrebleu.CHRF(), answers, references)
+      measures[name] = significance.corpus_measure(sacrebleu.CHRF(), answers, references)
     else:
       one = single[name]
       factor = 100 if METRICS[name].percent else 1
-      found[name] = significance.ratio_measure(factor * one.amounts, one.sizes)
+      measures[name] = significance.ratio_measure(factor * one.amounts, one.sizes)
       if (one.sizes == 1).all() and METRICS[name].percent:
-        found[name] = found[name]._replace(right=one.amounts.astype(bool))
-  return found
+        measures[name] = measures[name]._replace(right=one.amounts.astype(bool))
+  return measures
 
 
 def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
   sides = {"a": a, "b": b, "difference": a - b}
-  found = {name: significance.interval(side) for name, side in sides.items()}
-  found["p"] = significance.bootstrap_p(a - b)
+  compared = {name: significance.interval(side) for name, side in sides.items()}
+  compared["p"] = significance.bootstrap_p(a - b)
   if len(measures) > 2:
     most = score(name).most
     most = 100 * most if most and METRICS[name].percent else most
@@ -115,12 +115,12 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
     both = over.over_examples(np.cov(a[1:], b[1:]), len(measures[0].statistics))
     for key, each in {"over_seeds": over, "over_both": both}.items():
       low, high = each.ends() if each.error else (None, None)
-      found[key] = {"value": each.mean, "low": low, "high": high, "p": each.p()}
-    found["paired"] = over.paired
+      compared[key] = {"value": each.mean, "low": low, "high": high, "p": each.p()}
+    compared["paired"] = over.paired
   elif measures[0].right is not None:
-    found["mcnemar"] = significance.mcnemar(*(measure.right for measure in measures))
-    found["p"] = found["mcnemar"]["p"]
-  return found
+    compared["mcnemar"] = significance.mcnemar(*(measure.right for measure in measures))
+    compared["p"] = compared["mcnemar"]["p"]
+  return compared
 
 
 def _most_different(
@@ -133,24 +133,24 @@ def _most_different(
   difference = np.abs(one - other)
   clearest = [i for i in np.argsort(-difference, kind="stable") if difference[i]]
   a, b = sides
-  found = a.drop(columns="answer").assign(a=a["answer"], b=b["answer"])
-  return found.filter(SHOWN).iloc[clearest].reset_index().to_dict("records")
+  examples = a.drop(columns="answer").assign(a=a["answer"], b=b["answer"])
+  return examples.filter(SHOWN).iloc[clearest].reset_index().to_dict("records")
 
 
 def verdict(result: Result) -> str:
   """Return which of two runs is the better one, by how much, and how sure that is."""
-  metric, found = METRICS[result["metric"]], result["metrics"][result["metric"]]
+  metric, numbers = METRICS[result["metric"]], result["metrics"][result["metric"]]
   better, worse = result["a"]["name"], result["b"]["name"]
-  sign = -1 if found["difference"]["value"] < 0 else 1
+  sign = -1 if numbers["difference"]["value"] < 0 else 1
   if (sign < 0) == metric.higher_is_better:
     better, worse = worse, better
   unit = f"points of {metric.title}" if metric.percent else metric.title
   digits = metric.decimals
-  by = f"{abs(found['difference']['value']):.{digits}f} {unit}"
-  tests = [(f"{result['examples']:,} {result['items']}", found["difference"], found["p"])]
-  if over := found.get("over_seeds"):
+  by = f"{abs(numbers['difference']['value']):.{digits}f} {unit}"
+  tests = [(f"{result['examples']:,} {result['items']}", numbers["difference"], numbers["p"])]
+  if over := numbers.get("over_seeds"):
     tests.append((f"{len(result['seeds'])} seeds", over, over["p"]))
-  if both := found.get("over_both"):
+  if both := numbers.get("over_both"):
     tests.append(("both", both, both["p"]))
   sure = "; ".join(
     f"over {what}, the same difference with each, {p_value(p)}"
@@ -184,11 +184,11 @@ def report(result: Result) -> Iterator[str]:
   heads = ["", *names, "difference", "p"]
   heads += ["over seeds", "p"] if len(result["seeds"]) > 1 else []
   rows = []
-  for name, found in result["metrics"].items():
+  for name, numbers in result["metrics"].items():
     metric = METRICS[name]
-    digits, over = metric.decimals, found.get("over_seeds")
-    cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
-    cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
+    digits, over = metric.decimals, numbers.get("over_seeds")
+    cells = [metric.title, _interval(numbers["a"], digits), _interval(numbers["b"], digits)]
+    cells += [_interval(numbers["difference"], digits, "+"), p_number(numbers["p"])]
     cells += [_interval(over, digits, "+"), p_number(over["p"])] if over else []
     rows.append(cells)
   yield "\n" + tabulated((heads, rows), "plain", "left")
@@ -210,8 +210,8 @@ def method(result: Result) -> str:
   """Return how the numbers come about, and what does not follow from them."""
   items = result["items"]
   text = f"Intervals of 95 % and p: paired bootstrap over {items}"
-  for name, found in result["metrics"].items():
-    if alone := found.get("mcnemar"):
+  for name, numbers in result["metrics"].items():
+    if alone := numbers.get("mcnemar"):
       text += (
         f"; p of {METRICS[name].title}: McNemar's exact test, {items} right with A alone "
         f"{alone['a_alone']:,}, with B alone {alone['b_alone']:,}"

@@ -44,8 +44,8 @@ def context_table(results: Results) -> Table:
 
 def of_little_gain(results: Results) -> Iterator[str]:
   """Yield a sentence if groups hardly use their context."""
-  found = {group.label: _values(group, GAIN) for group in results.ranked}
-  if little := [label for label, each in found.items() if each and np.mean(each) < LEAST_GAIN]:
+  gains = {group.label: _values(group, GAIN) for group in results.ranked}
+  if little := [label for label, each in gains.items() if each and np.mean(each) < LEAST_GAIN]:
     yield (
       f"More context than {BEFORE} tokens gains less than {LEAST_GAIN} bits per byte with "
       f"{listed(little, 8)}: models that hardly use their context say little about order, memory "
@@ -63,19 +63,19 @@ def _cell(group: Group, key: str) -> str:
   if not values:
     return MISSING
   if key == HOLDS_TO:
-    found = estimate(np.log2(values))
-    mean, low, high = (f"{2.0**end:,.0f}" for end in found.ends)
+    estimated = estimate(np.log2(values))
+    mean, low, high = (f"{2.0**end:,.0f}" for end in estimated.ends)
     if any(_holds(run, key, "context/loss/") for run in group.repeats.values()):
       return f"≥ {mean}"
-    return f"{mean} ({low} to {high})" if found.half else mean
+    return f"{mean} ({low} to {high})" if estimated.half else mean
   if key in (REACH, AREA):
     of = score(key)
-    found = estimate(values, of.most)
-    mean, *ends = (of.number(each) for each in found.ends if not np.isnan(each))
+    estimated = estimate(values, of.most)
+    mean, *ends = (of.number(each) for each in estimated.ends if not np.isnan(each))
     least = any(_holds(run, key, "beyond/exact_match/") for run in group.repeats.values())
     return ("≥ " if least else "") + mean + (f" ({' to '.join(ends)})" if ends else "")
-  found = estimate(values)
-  return f"{found.mean:+.4f}" + (f" ± {found.half:.4f}" if found.half else "")
+  estimated = estimate(values)
+  return f"{estimated.mean:+.4f}" + (f" ± {estimated.half:.4f}" if estimated.half else "")
 
 
 def _holds(run: Run, key: str, name: str) -> bool:
@@ -127,22 +127,22 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
   """
   if len(runs) < 2:
     raise UserError("--recl compares runs with each other: name two or more")
-  found = [read_context_losses(run.path, name) for run in runs]
-  if None in found:
+  losses = [read_context_losses(run.path, name) for run in runs]
+  if None in losses:
     raise UserError(
-      f"{runs[found.index(None)].path} has no losses of {name} by context; python -m "
+      f"{runs[losses.index(None)].path} has no losses of {name} by context; python -m "
       "posexp.context RUN --at 100,200,300 measures them"
     )
-  most = max((each.nats for each in found), key=len)
-  for run, each in zip(runs, found, strict=True):
-    same = each.text == found[0].text and np.array_equal(each.place, found[0].place)
+  most = max((each.nats for each in losses), key=len)
+  for run, each in zip(runs, losses, strict=True):
+    same = each.text == losses[0].text and np.array_equal(each.place, losses[0].place)
     # One whose positions end was measured with the shorter contexts alone.
     if not same or [*each.nats] != [*most][: len(each.nats)]:
       raise UserError(
         f"{run.path} and {runs[0].path} were measured on other targets or texts, or with other "
         "contexts: measure runs of one task, with the same --at and --positions"
       )
-  nats = [each.nats for each in found]
+  nats = [each.nats for each in losses]
   return {
     title: [relative_effective_length(nats, member, share) for share in SHARES]
     for member, title in enumerate(names_of(runs, CELL))

@@ -90,10 +90,10 @@ class Figure(NamedTuple):
     import vl_convert  # loads a browser's engine
 
     options = {"scale": SCALE if size is None else DOTS / INCH} if kind == "png" else {}
-    found = getattr(vl_convert, f"vegalite_to_{kind}")(self._still(size), **options)
+    content = getattr(vl_convert, f"vegalite_to_{kind}")(self._still(size), **options)
     if kind == "svg" and size is not None:  # one of pixels would be printed three quarters as wide
-      found = re.sub(r'\b(width|height)="([\d.]+)"', r'\1="\2pt"', found, count=2)
-    return _numbered(found) if kind == "svg" else found
+      content = re.sub(r'\b(width|height)="([\d.]+)"', r'\1="\2pt"', content, count=2)
+    return _numbered(content) if kind == "svg" else content
 
   def _still(self, size: Print | None) -> Spec:
     """Return its spec for a file, in which charts have a width and a reader cannot choose."""
@@ -103,12 +103,12 @@ class Figure(NamedTuple):
       if size is None:
         del part["autosize"]
       part.pop("params", None)
-    found = parts[0] if len(parts) == 1 else {"hconcat": parts, "spacing": 25}
+    spec = parts[0] if len(parts) == 1 else {"hconcat": parts, "spacing": 25}
     fixed = {"picked": "", "hidden": [], "wide": width}
     params = [{"name": name, "value": value} for name, value in fixed.items()]
     looks = vega.CONFIG if size is None else size.config
     config = looks | {"background": "#ffffff", "aria": False}
-    return {"$schema": SCHEMA, "config": config, "params": params, **found}
+    return {"$schema": SCHEMA, "config": config, "params": params, **spec}
 
 
 def _numbered(svg: str) -> str:

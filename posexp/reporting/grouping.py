@@ -39,9 +39,9 @@ class Group:
     """Return the estimate of values of its seeds, without an interval if the sweep looked at scores
     before it added seeds, since a t interval does not hold then.
     """
-    found = estimate(values, most)
+    estimated = estimate(values, most)
     looked_at = any(run.looked_at for run in self.runs)
-    return found._replace(low=None, high=None) if looked_at else found
+    return estimated._replace(low=None, high=None) if looked_at else estimated
 
   def learned(self, score: Score) -> list[Run]:
     """Return the repeats that have learned their task, as far as the score asks for that."""
@@ -100,7 +100,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
   """Return the options in which runs differ; those of an encoding among its runs alone."""
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
-  found = []
+  options = []
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):
     section = key.partition(".")[0]
     asked = [run for run in runs if section not in encodings or run.encoding == section]
@@ -110,8 +110,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
       (type(other) is not type(first) or other != first) and spelled(other) != spelled(first)
       for other in others
     ):
-      found.append(key)
-  return found
+      options.append(key)
+  return options
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:

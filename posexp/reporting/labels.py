@@ -22,10 +22,10 @@ def read(text: str) -> Labels:
     UserError: it is neither.
   """
   try:
-    found: bytes | str | None = text
-    if text.endswith((".yaml", ".yml")) and (found := reading.read(Path(text))) is None:
+    content: bytes | str | None = text
+    if text.endswith((".yaml", ".yml")) and (content := reading.read(Path(text))) is None:
       raise UserError(f"--labels {text}: there is no such file")
-    labels = reading.parse_yaml(found) or {}
+    labels = reading.parse_yaml(content) or {}
   except ValueError as error:
     raise UserError(f"--labels {text}: {one_line(str(error))}") from None
   if not isinstance(labels, Mapping):
@@ -50,7 +50,7 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
     why = "there is no such group or task"
     raise UserError(f"--labels {missing[0]}: {why}; {did_you_mean(missing[0], [*names])}")
   called: dict[str, set[str]] = {}  # by label, the names that would become it
-  notes, found = [], []
+  notes, used = [], []
   for each, field, runs in named:
     name = getattr(each, field)
     labels = {asked[name]} if name in asked else {declared(run).get(name, "") for run in runs}
@@ -58,8 +58,8 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
       notes.append(f"{name} keeps its name: only some of its runs declare another, or not the same")
     elif label := labels.pop() if labels else "":
       called.setdefault(label, set()).add(name)
-      found.append((each, field, name, label))
-  for each, field, name, label in found:
+      used.append((each, field, name, label))
+  for each, field, name, label in used:
     taken = label != name and (label in names or len(called[label]) > 1 or label in asked.values())
     if taken and name not in asked:
       notes.append(

@@ -72,8 +72,8 @@ class Drawn:
 
   def json(self) -> str:
     """Return the charts as JSON without tags, as it stands in the page."""
-    found = {"config": vega.CONFIG, "specs": self.specs}
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    value = {"config": vega.CONFIG, "specs": self.specs}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _read(name: str) -> str:

@@ -101,7 +101,7 @@ def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
     right = rows[[*columns.numbers]].nunique(axis=1) == 1
   else:
     right = rows["answer"].str.strip() == rows["reference"].str.strip()
-  found = {}
+  examples = {}
   for name in columns.metrics:
     if name == "bits_per_byte":
       parts = rows["loss"] / math.log(2), rows["bytes"]
@@ -110,20 +110,20 @@ def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
       parts = 2 * matched, gold + predicted
     else:
       parts = right, ones
-    found[name] = Examples(*(np.asarray(part, float) for part in parts), of)
-  return {name: each for name, each in found.items() if name not in ("bleu", "chrf")}
+    examples[name] = Examples(*(np.asarray(part, float) for part in parts), of)
+  return {name: each for name, each in examples.items() if name not in ("bleu", "chrf")}
 
 
 def packed_examples(run: Run) -> dict[str, dict[str, Any]]:
   """Return packed scores of a run's examples by split and metric, without damaged predictions."""
   if run.examples is not None:
     return run.examples
-  found = {}
+  packed = {}
   for file in sorted((run.path / "predictions").glob("*.jsonl")):
     with contextlib.suppress(UserError):
       columns, rows = _read(run, file.stem)
-      found[file.stem] = {name: each.packed() for name, each in by_example(rows, columns).items()}
-  return found
+      packed[file.stem] = {name: each.packed() for name, each in by_example(rows, columns).items()}
+  return packed
 
 
 class Moves(NamedTuple):
@@ -205,26 +205,26 @@ def _joined(sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:
   """Return the predictions of a run in their order, and the columns that they stand in."""
-  found = pd.DataFrame(load_predictions(run.path, split), dtype=object)
-  if found.empty:
+  rows = pd.DataFrame(load_predictions(run.path, split), dtype=object)
+  if rows.empty:
     files = (run.path / "predictions").glob("*.jsonl")
     others = ", ".join(sorted(file.stem for file in files if file.stem != split))
     there = f"; it has those of {others}" if others else ""
     raise UserError(f"{run.path} has no predictions of the split {split}{there}")
   own = as_columns((run.summary or {}).get("columns"))
   known = EARLIER if own is None else (own,)
-  columns = next((each for each in known if each.needed <= {*found}), None)
+  columns = next((each for each in known if each.needed <= {*rows}), None)
   if columns is None:
     wanted = " or ".join(f"{each.reference} and {each.answer}" for each in known)
     raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
-  numbers = found[[*columns.numbers]].apply(pd.to_numeric, errors="coerce").astype(float)
+  numbers = rows[[*columns.numbers]].apply(pd.to_numeric, errors="coerce").astype(float)
   counts = numbers.drop(columns="loss", errors="ignore")
   if not np.isfinite(numbers).all(axis=None) or (counts < 0).any(axis=None):
     names = ", ".join(columns.numbers)
     raise UserError(f"{run.path}: its predictions of {split} have no numbers in {names}")
   for name in ("source", "reference", "answer"):
     column = getattr(columns, name)
-    numbers[name] = found[column].map(str) if column in found else ""
+    numbers[name] = rows[column].map(str) if column in rows else ""
   return columns, numbers
 
 

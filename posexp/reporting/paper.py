@@ -160,7 +160,7 @@ def data(tasks: Sequence[Results]) -> pd.DataFrame:
     for group in results.groups:
       row = rows.setdefault(one_line(group.label), {"group": one_line(group.label)})
       mean, low, high = group.estimate.mean, group.estimate.low, group.estimate.high
-      found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
-      found |= {"learned": len(group.learned(results.score)), "p (Holm)": group.difference.holm}
-      row |= {f"{results.task} {name}": value for name, value in found.items()}
+      numbers = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
+      numbers |= {"learned": len(group.learned(results.score)), "p (Holm)": group.difference.holm}
+      row |= {f"{results.task} {name}": value for name, value in numbers.items()}
   return sheet([*rows.values()])

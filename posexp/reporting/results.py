@@ -85,34 +85,34 @@ class Results:
     `uncrossed`; and "seeds".
     """
     runs = [run for group in self.ranked for run in group.repeats.values()]
-    found = [
+    options = [
       key
       for key in grouping.differing(runs)
       if key not in self.by and key.partition(".")[0] in ("task", "model", "train")
     ]
     seeds = {frozenset(group.repeats) for group in self.ranked}
-    return [*found, *self.uncrossed, *["seeds"] * (len(seeds) > 1)]
+    return [*options, *self.uncrossed, *["seeds"] * (len(seeds) > 1)]
 
   @functools.cached_property
   def uncrossed(self) -> list[str]:
     """The options of `by` whose values were not combined with all values of the others. Options of
     encodings are left out, and so is everything if a user chose `by`."""
     encodings = {"encoding", *(run.encoding for run in self.runs)}
-    found = []
+    options = []
     for key in [] if self.chosen else self.by:
       values: dict[tuple[str, ...], set[str]] = {}
       for group in self.ranked:
         others = tuple(value for other, value in group.values.items() if other != key)
         values.setdefault(others, set()).add(group.values[key])
       if key.partition(".")[0] not in encodings and len({*map(frozenset, values.values())}) > 1:
-        found.append(key)
-    return found
+        options.append(key)
+    return options
 
   @functools.cached_property
   def trained(self) -> dict[Path, Trained]:
     """How far each run with the score was trained, by its path, as far as its rows show that."""
     scored = [run for run in self.runs if run.score(self.score.key) is not None]
-    return {run.path: found for run in scored if (found := trained(run))}
+    return {run.path: state for run in scored if (state := trained(run))}
 
   def cut_short(self, runs: Iterable[Run]) -> bool:
     """Whether most of some runs were cut short, so that scores show how fast they learn."""
@@ -148,8 +148,8 @@ class Results:
     """Return the smallest difference to the baseline that these seeds find with a power of 80 %, at
     the strictest level of Holm's correction.
     """
-    found = group.difference.contrast
-    return found.detectable(LEVEL / len(self.tested)) if found and found.error else None
+    contrast = group.difference.contrast
+    return contrast.detectable(LEVEL / len(self.tested)) if contrast and contrast.error else None
 
   def of_learned(self, group: Group) -> Estimate:
     """Return the estimate of a group from its seeds that have learned the task."""
@@ -176,12 +176,12 @@ class Results:
     """Return the difference to the baseline for other seeds and other test examples, too; None
     where the runs have no scores of single examples, or of other examples.
     """
-    found = group.difference.contrast
+    contrast = group.difference.contrast
     ours, theirs = self._moved[group.label], self._moved[self.baseline.label]
-    if found is None or ours is None or theirs is None or ours.of != theirs.of:
+    if contrast is None or ours is None or theirs is None or ours.of != theirs.of:
       return None
-    wider = found.over_examples(ours.covariance(theirs), len(ours.by_example))
-    return Estimate(min(found.n), found.mean, None, *wider.ends()) if wider.error else None
+    wider = contrast.over_examples(ours.covariance(theirs), len(ours.by_example))
+    return Estimate(min(contrast.n), contrast.mean, None, *wider.ends()) if wider.error else None
 
   def shown(self, found: Estimate, sign: str = "") -> str:
     """Return a mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it
@@ -309,12 +309,12 @@ def against_itself(results: Results) -> Group | None:
     seeds = sorted(base.repeats)
     a, b = ({key: base.repeats[key] for key in seeds[at::2]} for at in (0, 1))
     how = " against ".join("seeds " + ", ".join(str(key[0]) for key in each) for each in (a, b))
-  found = estimate([run.score(score.key) for run in a.values()], score.most)
+  estimated = estimate([run.score(score.key) for run in a.values()], score.most)
   return dataclasses.replace(
     base,
     label=f"A/A: {base.label}, {how}",
     repeats=a,
-    estimate=found,
+    estimate=estimated,
     difference=_difference(a, b, score),
   )
 

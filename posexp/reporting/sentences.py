@@ -42,25 +42,25 @@ def answer(results: Results) -> str:
   counts = Counter(outcome(group, results) for group in results.ranked if group is not base)
   others = ", ".join(f"{counts[each]} {each}" for each in VERBS if counts[each])
   against = f" Against {base.label}: {others}." if others else ""
-  found = results.shown(best.estimate)
+  said = results.shown(best.estimate)
   of = f"{learned(best, results)} seeds learned" if results.gated else f"n = {best.estimate.n}"
   equal = [group.label for group in results.ranked if group.estimate.mean == best.estimate.mean]
   if len(results.ranked) == 1:
-    found = f"{best.label} is the only group with a mean: {found}, {of}"
+    said = f"{best.label} is the only group with a mean: {said}, {of}"
   elif len(equal) > 1:
     mean = results.score.number(best.estimate.mean)
-    found = f"{' and '.join(equal[:2])} " if len(equal) == 2 else f"{listed(equal, 3)} "
-    found += f"are equal and first of {len(results.ranked)} groups with {mean}"
+    said = f"{' and '.join(equal[:2])} " if len(equal) == 2 else f"{listed(equal, 3)} "
+    said += f"are equal and first of {len(results.ranked)} groups with {mean}"
   else:
-    found = f"{best.label} is first of {len(results.ranked)} groups with {found}, {of}"
+    said = f"{best.label} is first of {len(results.ranked)} groups with {said}, {of}"
   if results.unequal:
-    found += f", on unequal terms: groups differ in {listed(results.unequal)}"
+    said += f", on unequal terms: groups differ in {listed(results.unequal)}"
   missing = [group.label for group in results.groups if not group.estimate.n]
   without = f" Without a mean: {listed(missing)}." if missing else ""
   speed = f" {training(results)}" if results.cut_short(results.runs) else ""
   none = results.gated and not any(group.learned(results.score) for group in results.ranked)
   say = f" No seed has learned the task, which takes {_asked(results)}." if none else ""
-  return f"{found}.{against}{without}{say}{speed}"
+  return f"{said}.{against}{without}{say}{speed}"
 
 
 def training(results: Results) -> str:
@@ -98,14 +98,14 @@ def _asked(results: Results) -> str:
 
 def outcome(group: Group, results: Results) -> str:
   """Return how a group compares with the baseline: a key of VERBS."""
-  found = group.difference
-  if found.holm is None:
+  difference = group.difference
+  if difference.holm is None:
     return "not tested"
-  if found.holm >= LEVEL:
-    margin, low, high = results.margin, found.estimate.low, found.estimate.high
+  if difference.holm >= LEVEL:
+    margin, low, high = results.margin, difference.estimate.low, difference.estimate.high
     within = margin is not None and low is not None and -margin <= low and high <= margin
     return "equal" if within else "not told apart"
-  ahead = (found.estimate.mean > 0) == results.score.metric.higher_is_better
+  ahead = (difference.estimate.mean > 0) == results.score.metric.higher_is_better
   return "better" if ahead else "worse"
 
 
@@ -115,14 +115,14 @@ def differences(results: Results) -> list[str]:
 
 
 def _difference(group: Group, results: Results) -> str:
-  found, kind = group.difference, outcome(group, results)
-  unit, test = results.score.unit, found.contrast
+  difference, kind = group.difference, outcome(group, results)
+  unit, test = results.score.unit, difference.contrast
   text = f"{group.label} {VERBS[kind]} {results.baseline.label}: "
-  text += f"{results.shown(found.estimate, '+')} {unit}"
-  if found.p is None:
-    return f"{text}, n = {found.estimate.n}."
-  corrected = f" ({p_number(found.holm)} corrected)" if len(results.tested) > 1 else ""
-  text += f", {p_value(found.p)}{corrected}"
+  text += f"{results.shown(difference.estimate, '+')} {unit}"
+  if difference.p is None:
+    return f"{text}, n = {difference.estimate.n}."
+  corrected = f" ({p_number(difference.holm)} corrected)" if len(results.tested) > 1 else ""
+  text += f", {p_value(difference.p)}{corrected}"
   own, base = test.n if test else (len(group.repeats), len(results.baseline.repeats))
   pairs = f"{own} pairs" if test and test.paired else ""
   text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"

@@ -265,12 +265,12 @@ def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   of them, which all measures share.
   """
   draw, count = np.random.default_rng(SEED), len(measures[0].statistics)
-  found = np.empty((len(measures), 1 + samples))
+  scores = np.empty((len(measures), 1 + samples))
   times = np.ones(count)
   for column in range(1 + samples):
-    found[:, column] = [measure.score(times @ measure.statistics) for measure in measures]
+    scores[:, column] = [measure.score(times @ measure.statistics) for measure in measures]
     times = np.bincount(draw.choice(count, size=count), minlength=count)
-  return found
+  return scores
 
 
 def interval(resampled: np.ndarray) -> dict[str, float]:
@@ -286,10 +286,10 @@ def bootstrap_p(difference: np.ndarray) -> float:
   """Return the two-sided p of no difference, from [1+samples]: how often samples stray from the
   difference that was found as far as this is from zero.
   """
-  found, samples = abs(difference[0]), difference[1:]
+  observed, samples = abs(difference[0]), difference[1:]
   # What is equal must count as such, however the sums were rounded.
-  strayed = np.abs(samples - samples.mean()) >= found * (1 - 1e-9)
-  return float((strayed.sum() + 1) / (len(strayed) + 1)) if found else 1.0
+  strayed = np.abs(samples - samples.mean()) >= observed * (1 - 1e-9)
+  return float((strayed.sum() + 1) / (len(strayed) + 1)) if observed else 1.0
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:

@@ -43,19 +43,19 @@ def spec(chart: Chart, results: Results | None = None) -> Spec:
   """Return a chart as a Vega-Lite spec; a chart of several tasks has no `results`."""
   base = results.baseline if results is not None else None
   if chart.kind in ("names", "differences"):
-    found = _rows(chart, results)
+    chart_spec = _rows(chart, results)
   elif is_map(chart):
-    found = _map(chart)
+    chart_spec = _map(chart)
   else:
     level = base.estimate.mean if base is not None and chart.kind == "numbers" else None
-    found = lines_spec(chart, None if level is None else level * chart.y.factor)
+    chart_spec = lines_spec(chart, None if level is None else level * chart.y.factor)
   return {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}} | {
     "params": [
       {"name": "picked", "value": ""},
       {"name": "hidden", "value": []},
       {"name": "wide", "expr": "width"},
     ],
-    **found,
+    **chart_spec,
   }
 
 
@@ -296,10 +296,10 @@ def _y_scale(chart: Chart, rows: Sequence[Spec]) -> Spec:
 
 def _x_axis(chart: Chart, rows: Sequence[Spec]) -> Spec:
   """Return the channel of x, logarithmic where lengths, rates or costs span decades."""
-  found = {"field": "x", "title": short(chart.x, 56)}
+  channel = {"field": "x", "title": short(chart.x, 56)}
   if chart.kind == "parts":
     angle = {"labelAngle": 0, "labelOverlap": True, "labelLimit": 90}
-    return found | {"type": "nominal", "sort": None, "axis": angle}
+    return channel | {"type": "nominal", "sort": None, "axis": angle}
   values = sorted({row["x"] for row in rows})
   axis: Spec = {"grid": False}
   if len(values) <= LINES and chart.kind != "steps":
@@ -309,7 +309,7 @@ def _x_axis(chart: Chart, rows: Sequence[Spec]) -> Spec:
     axis.pop("values", None)
   elif chart.kind == "numbers":
     axis["labelExpr"] = "datum.value"  # a format would be rounded to how far ticks are apart
-  return found | {"type": "quantitative", "axis": axis, "scale": scale(chart, values)}
+  return channel | {"type": "quantitative", "axis": axis, "scale": scale(chart, values)}
 
 
 def scale(chart: Chart, values: Sequence[float]) -> Spec:
@@ -372,11 +372,11 @@ def apart(places: np.ndarray, least: float, most: float) -> np.ndarray:
   """Move ascending places as little as needed until they are `least` apart, and within 0 to `most`
   if there is room for all.
   """
-  found = places.astype(float)
-  for at in range(1, len(found)):
-    found[at] = max(found[at], found[at - 1] + least)
+  moved = places.astype(float)
+  for at in range(1, len(moved)):
+    moved[at] = max(moved[at], moved[at - 1] + least)
   limit = most
-  for at in reversed(range(len(found))):
-    found[at] = min(found[at], limit)
-    limit = found[at] - least
-  return found
+  for at in reversed(range(len(moved))):
+    moved[at] = min(moved[at], limit)
+    limit = moved[at] - least
+  return moved

@@ -36,17 +36,17 @@ def _unlearned(results: Results) -> bool:
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
-  shown, found, against = results.score.number, group.estimate, group.difference
+  shown, own, against = results.score.number, group.estimate, group.difference
   difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
   none = "mixed" if group.mixed else MISSING
   values = sorted((run.score(results.score.key) for run in group.repeats.values()), reverse=True)
   seeds = " ".join(map(shown, values)) or MISSING
   return [
     group.label,
-    sentences.learned(group, results) if results.gated else str(found.n),
-    none if found.mean is None else shown(found.mean),
-    seeds if results.gated else _cell(found.sd, shown),
-    _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
+    sentences.learned(group, results) if results.gated else str(own.n),
+    none if own.mean is None else shown(own.mean),
+    seeds if results.gated else _cell(own.sd, shown),
+    _cell(own.low, lambda low: f"{shown(low)} to {shown(own.high)}"),
     *([_cell(results.of_learned(group).mean, shown)] if _unlearned(results) else []),
     "baseline" if group is results.baseline else difference,
     p_number(against.p),
@@ -137,9 +137,9 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
   for results in tasks:
     base = results.baseline and results.baseline.label
     for group in results.groups:
-      found, against = group.estimate, group.difference
+      own, against = group.estimate, group.difference
       row = {"task": results.task, "metric": results.score.key, "group": group.label}
-      row |= group.values | found._asdict() | {"mixed": bool(group.mixed), "baseline": base}
+      row |= group.values | own._asdict() | {"mixed": bool(group.mixed), "baseline": base}
       row |= {"unequal": ", ".join(results.unequal) or None}
       if results.gated:
         row |= {"learned": len(group.learned(results.score)), "seeds": len(group.repeats)}
@@ -170,7 +170,7 @@ def as_data(results: Results) -> dict[str, Any]:
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   """Return rows as a table for a CSV file, in which no text is a formula."""
-  found = pd.DataFrame(rows)
-  for name in found.select_dtypes(exclude="number"):
-    found[name] = found[name].map(cell)
-  return found.convert_dtypes().rename(columns=cell)
+  frame = pd.DataFrame(rows)
+  for name in frame.select_dtypes(exclude="number"):
+    frame[name] = frame[name].map(cell)
+  return frame.convert_dtypes().rename(columns=cell)

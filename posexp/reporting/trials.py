@@ -135,7 +135,7 @@ def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
   baseline, or "" where more seeds are needed. The baseline is open as long as another group is.
   """
   runs = read_runs(folders, trials=True)[0]
-  found: dict[Path, str] = {}
+  verdict_of: dict[Path, str] = {}
   for task in results(tracks(runs, tunings(runs))):
     task.margin = None if margin is None else margin / task.score.factor
     others = [group for group in task.ranked if group is not task.baseline]
@@ -146,9 +146,9 @@ def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
       known[task.baseline.label] = "" if "" in known.values() else "baseline"
     for group in task.ranked:
       for run in group.runs:
-        if found.get(run.path.parent) != "":
-          found[run.path.parent] = known[group.label]
-  return found
+        if verdict_of.get(run.path.parent) != "":
+          verdict_of[run.path.parent] = known[group.label]
+  return verdict_of
 
 
 def of_sweep(folders: Sequence[Path]) -> Iterator[str]:

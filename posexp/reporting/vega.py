@@ -50,11 +50,11 @@ def of_score(y: Score) -> str:
 
 def data_row(point: Point, y: Score) -> Spec:
   """Return a point as data: in the unit of its axis, and as text for who hovers over it."""
-  found, seeds = point.found, sorted(point.seeds, reverse=True)
-  mean, low, high = (None if np.isnan(end) else plain(y.factor * end) for end in found.ends)
-  shown = point.state or ("" if mean is None else y.number(found.mean))
+  estimated, seeds = point.found, sorted(point.seeds, reverse=True)
+  mean, low, high = (None if np.isnan(end) else plain(y.factor * end) for end in estimated.ends)
+  shown = point.state or ("" if mean is None else y.number(estimated.mean))
   if low is not None:
-    shown += f" ({y.number(found.low)} to {y.number(found.high)})"
+    shown += f" ({y.number(estimated.low)} to {y.number(estimated.high)})"
   each = " ".join(map(y.number, seeds[:12])) + (" …" if len(seeds) > 12 else "")
   return {
     "group": one_line(point.series),
@@ -80,8 +80,8 @@ def channels(names: Sequence[str], encodings: Sequence[str]) -> tuple[Spec, ...]
   looks the same in two figures that rank it differently, and the smaller number is darker.
   """
   order = sorted(range(len(names)), key=lambda at: _parts(names[at]))
-  found = dict(zip(order, looks(encodings[at] for at in order), strict=True))
-  columns = zip(*(found[at] for at in range(len(names))), strict=True)
+  look_of = dict(zip(order, looks(encodings[at] for at in order), strict=True))
+  columns = zip(*(look_of[at] for at in range(len(names))), strict=True)
   return tuple(
     {"field": "group", "type": "nominal", "legend": None}
     | {"scale": {"domain": list(names), "range": list(column)}}
@@ -192,7 +192,7 @@ def looks(encodings: Iterable[str]) -> list[Look]:
   marker.
   """
   every = list(encodings)
-  found = []
+  chosen = []
   for place, encoding in enumerate(every):
     color, shape, _ = look(encoding)
     rank, count = every[:place].count(encoding), every.count(encoding)
@@ -203,8 +203,8 @@ def looks(encodings: Iterable[str]) -> list[Look]:
       lap = rank
       share = DARKEST + (LIGHTEST - DARKEST) * rank / (count - 1) if count > 1 else 0.0
       color = _mixed(color, share)
-    found.append(Look(color, shape, DASHES[lap % len(DASHES)]))
-  return found
+    chosen.append(Look(color, shape, DASHES[lap % len(DASHES)]))
+  return chosen
 
 
 def _mixed(color: str, share: float) -> str:

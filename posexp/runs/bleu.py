@@ -27,9 +27,9 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
   (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only for
   Japanese without kana, which is `char`.
   """
-  found = Counter(_tokenizer(reference, language) for reference in references)
-  blanks = found.pop("13a", 0)
-  return max(found, key=found.get) if 9 * found.total() > blanks else "13a"
+  counts = Counter(_tokenizer(reference, language) for reference in references)
+  blanks = counts.pop("13a", 0)
+  return max(counts, key=counts.get) if 9 * counts.total() > blanks else "13a"
 
 
 def _tokenizer(reference: str, language: str) -> str:
@@ -62,11 +62,11 @@ def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) 
 
   if tokenize not in sacrebleu.BLEU.TOKENIZERS:
     tokenize = tokenizer(references, tokenize)
-  found = {}
+  scores = {}
   if applies(references, tokenize):
-    found["bleu"] = bleu(tokenize).corpus_score(hypotheses, [references]).score
+    scores["bleu"] = bleu(tokenize).corpus_score(hypotheses, [references]).score
   equal = sum(map(str.__eq__, map(str.strip, hypotheses), map(str.strip, references)))
-  return found | {
+  return scores | {
     "chrf": sacrebleu.CHRF().corpus_score(hypotheses, [references]).score,
     "exact_match": equal / len(references),
   }
@@ -83,22 +83,22 @@ def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
   """Return the indices of pairs by group, in order of appearance; without groups, by the length
   of the source in words: "1-5", "6-10" and so on.
   """
-  found: dict[Any, list[int]] = {}
+  groups: dict[Any, list[int]] = {}
   for index, text in enumerate(texts):
     step = (max(len(text.source.split()), 1) - 1) // WORDS
-    found.setdefault(text.group or step, []).append(index)
+    groups.setdefault(text.group or step, []).append(index)
   if all(text.group for text in texts):
-    return found
-  return {f"{WORDS * i + 1}-{WORDS * (i + 1)}": found[i] for i in sorted(found)}
+    return groups
+  return {f"{WORDS * i + 1}-{WORDS * (i + 1)}": groups[i] for i in sorted(groups)}
 
 
 def of_parts(
   parts: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
   """Return each part's `corpus` score, as "bleu/<part>", and its size, as "examples/<part>"."""
-  found: dict[str, float] = {}
+  scores: dict[str, float] = {}
   for part, rows in parts.items():
     one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)
-    found |= {f"{name}/{part}": value for name, value in one.items()}
-    found[f"examples/{part}"] = len(rows)
-  return found
+    scores |= {f"{name}/{part}": value for name, value in one.items()}
+    scores[f"examples/{part}"] = len(rows)
+  return scores

@@ -256,11 +256,11 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
     ValueError: the metrics of a checkpoint are not a rank.
   """
   ranks = {}
-  for step, found in metrics.items():
-    if found:
-      if found.keys() != {*Rank._fields} or not all(map(reading.is_number, found.values())):
+  for step, measured in metrics.items():
+    if measured:
+      if measured.keys() != {*Rank._fields} or not all(map(reading.is_number, measured.values())):
         raise ValueError(f"the metrics of step {step} are damaged")
-      ranks[step] = Rank(**found)
+      ranks[step] = Rank(**measured)
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
 
 

@@ -123,7 +123,7 @@ def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
   A run whose file of losses is damaged keeps its summary as it is, and there is a note.
   """
-  found, notes = [], []
+  completed, notes = [], []
   for run in runs:
     if run.summary is not None:
       try:
@@ -132,5 +132,5 @@ def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
           run = dataclasses.replace(run, summary=run.summary | measured.scores(trained))
       except UserError as error:
         notes.append(str(error))
-    found.append(run)
-  return found, notes
+    completed.append(run)
+  return completed, notes

@@ -230,10 +230,10 @@ def _canonical(value: Any) -> Any:
 
 def seal(folder: Path, summary: str) -> None:
   """Write the digests of a run's files, and of the `summary` that is about to be written."""
-  found = {name: reading.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
+  contents = {name: reading.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
   lines = [
     f"{hashlib.sha256(data).hexdigest()}  {name}\n"
-    for name, data in found.items()
+    for name, data in contents.items()
     if data is not None
   ]
   storage.write(folder / SEAL, "".join(lines))

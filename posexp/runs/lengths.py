@@ -43,14 +43,14 @@ def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
   The area begins at the longest tested length of training, if there is one. What a summary lacks,
   or has by names of parts that are no lengths, is left out.
   """
-  found: list[dict[int, float]] = []
+  by_split: list[dict[int, float]] = []
   for split in SPLITS:
     name = f"{split}/{METRIC}/"
     parts = {key.removeprefix(name): each for key, each in summary.items() if key.startswith(name)}
     if None in parts.values() or not all(part.isdecimal() for part in parts):
       return {}
-    found.append({int(part): value for part, value in parts.items()})
-  within, beyond = found
+    by_split.append({int(part): value for part, value in parts.items()})
+  within, beyond = by_split
   scores: dict[str, float] = {"beyond/reach": reach(within | beyond)} if within or beyond else {}
   if beyond and max(within, default=0) < min(beyond):
     begin = {max(within): within[max(within)]} if within else {}

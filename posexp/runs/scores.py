@@ -36,11 +36,11 @@ def headline(runs: Sequence[Run]) -> Score | None:
 
   It is the first of their `headline` that they have measured, or else the first of the test split.
   """
-  found = measured(runs)
+  scores = measured(runs)
   said = (run.summary["headline"] for run in runs if "headline" in (run.summary or {}))
   named = next(said, EARLIER.get(runs[0].settings["task.kind"], DIAGNOSTIC))
-  tested = [each for each in found.values() if (each.split, each.part) == ("test", "")]
-  chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
+  tested = [each for each in scores.values() if (each.split, each.part) == ("test", "")]
+  chosen = [*(scores[key] for key in named if key in scores), *tested, *scores.values()]
   return chosen[0] if chosen else None
 
 

@@ -88,10 +88,10 @@ class Trained(NamedTuple):
 
   def lacking(self) -> str:
     """Return the fault of the training, and how to mend it; "" if there is none."""
-    found = ["loss at chance"] * self.at_chance + ["warmup not over"] * self.rising
-    found += ["still improving"] * self.improving
-    said = f"{counted(self.steps, 'step')}, {', '.join(found)}; add {self.more()}"
-    return said if found else ""
+    faults = ["loss at chance"] * self.at_chance + ["warmup not over"] * self.rising
+    faults += ["still improving"] * self.improving
+    said = f"{counted(self.steps, 'step')}, {', '.join(faults)}; add {self.more()}"
+    return said if faults else ""
 
   def more(self) -> str:
     """Return options for a longer training, to be added to a command."""

@@ -100,9 +100,9 @@ class RunWriter:
       UserError: a due row is lost or damaged, or the folder cannot be written.
     """
     self.history = [row for row in self.history if row["step"] <= step]
-    found = {row["step"]: row for row in self.history}
+    rows = {row["step"]: row for row in self.history}
     for each, evaluated in (due or {}).items():
-      row = found.get(each)
+      row = rows.get(each)
       if row is None or (evaluated and not {self.metric.key, "validation/loss"} <= row.keys()):
         raise self._damage or UserError(
           f"{self.path / ROWS}: the row of step {each} is lost; put the file back, or rerun=true "

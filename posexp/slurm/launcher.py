@@ -291,8 +291,8 @@ def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
   said = ""
   with contextlib.suppress(UserError):  # `sbatch` says what is wrong
     said = _asked("scontrol", "show", "config") if members else ""
-  found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
-  count = math.ceil(len(members) / max(int(found[1]) if found else len(members), 1))
+  limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+  count = math.ceil(len(members) / max(int(limit[1]) if limit else len(members), 1))
   size = math.ceil(len(members) / max(count, 1))
   return [members[begin : begin + size] for begin in range(0, len(members), max(size, 1))]
 

@@ -112,7 +112,7 @@ def _trials(
     raise UserError(
       f"these are {runs:,} trials, and a sweep has at most {MOST:,}: try fewer values"
     )
-  found, known = [], set()
+  trials, known = [], set()
   for fixed, each in points.items():
     for point, seed in itertools.product(each, (f"seed={seed}" for seed in seeds[fixed])):
       config = _config({**typed[fixed], **point, "seed": seed})
@@ -124,13 +124,13 @@ def _trials(
       except Unsuited as error:
         member.unsuited = str(error)
       if member.path not in known or member.unsuited:  # else a number that is typed in two ways
-        found.append(member)
+        trials.append(member)
         known.add(member.path)
       if not member.unsuited and member.finished and not config["rerun"]:
         member.state = DONE
   if all(len(each) < 2 for each in points.values()):
     raise UserError("tune.option=true: none of these encodings declares an alternative to try")
-  return found
+  return trials
 
 
 def _config(job: Mapping[str, str]) -> dict[str, Any]:

@@ -78,19 +78,19 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
     searched = cfg.hydra.runtime.choices["hydra/sweeper"] != "basic" and not args.cfg
     if searched and cfg.until is not None:
       raise UserError("until=told is of sweeps that posexp trains: leave hydra/sweeper out")
-    found = None if args.cfg or searched else members(args, cfg)
-    if found:
-      for name, tracker in chosen(found[0].config).items():
+    runs = None if args.cfg or searched else members(args, cfg)
+    if runs:
+      for name, tracker in chosen(runs[0].config).items():
         if variable := tracker.named_by:
           raise UserError(f"{variable} names one run ({name}): unset it, or leave -m and seeds out")
-      trainer, live = trainer_for(train, len(found), cfg, args.overrides)
-      _make_folder("runs", found[0].config["runs"])
+      trainer, live = trainer_for(train, len(runs), cfg, args.overrides)
+      _make_folder("runs", runs[0].config["runs"])
     elif not searched:
       command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
       if why := no_folder(Path(config["runs"])):
         raise UserError(f"{typed('runs', config['runs'])}: {why}")
-    if searched or (found and live):  # a sweeper or other processes write files
+    if searched or (runs and live):  # a sweeper or other processes write files
       _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)
     lost = _log_as(cfg)
     if searched:
@@ -98,8 +98,8 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
   failed = False
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg), resolve=True), end="")
-  elif found:
-    sweep = Sweep(found)
+  elif runs:
+    sweep = Sweep(runs)
     failed = supervise(sweep, trainer, live, means, rounds_of(cfg, sweep, look))
   elif not searched:
     train(config)

@@ -92,8 +92,8 @@ def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -
   for member in members:
     yield member, RUNNING, ""
     with _quiet() if next(before) else contextlib.nullcontext():
-      found = attempt(train, member)
-    yield member, *found
+      ended = attempt(train, member)
+    yield member, *ended
 
 
 @contextlib.contextmanager

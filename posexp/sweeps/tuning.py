@@ -64,8 +64,8 @@ class Space:
     taken = {key: columns.pop(key) for key in [*columns] if key.startswith(PREFIX)}
     section = OmegaConf.to_container(shared.tune, resolve=True)
     for key in SETTINGS:
-      if len(found := taken.pop(key, [])) > 1:
-        section[key.removeprefix(PREFIX)] = [each.partition("=")[2] for each in found]
+      if len(values := taken.pop(key, [])) > 1:
+        section[key.removeprefix(PREFIX)] = [each.partition("=")[2] for each in values]
     if isinstance(seed := section.get("seeds"), int | str):
       section["seeds"] = [seed]
     tune = build(Tune, section, "tune")
@@ -116,8 +116,8 @@ class Space:
     for key in [*options]:
       if key.partition(".")[0] in all_encodings().keys() - {name}:
         del options[key]
-    if self.alternatives and (found := alternative_of(name)):
-      key, value = found
+    if self.alternatives and (option := alternative_of(name)):
+      key, value = option
       default = (config.get(name) or {}).get(key.partition(".")[2])
       if key in options or len(typed.get(key, ())) > 1 or default == value:
         raise UserError(
@@ -164,16 +164,16 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
   for each in members:
     if each.config.get("trial") and not each.unsuited:
       made.setdefault(each.path.parents[2], []).append(each)
-  found: dict[Any, Tuning] = {}
+  tunings_of: dict[Any, Tuning] = {}
   for each in [each for each in members if not each.is_ready]:
     group = each.fixed.path.parent
     states = {trial.state for trial in made.get(group, ())}
     each.reason = next((why for state, why in WAITS.items() if state in states), "")
     if states != {DONE}:
       continue
-    if group not in found:
-      found[group] = tunings(read_runs([group / "trials"], trials=True)[0])[0]
-    if (best := found[group].best) is None:
+    if group not in tunings_of:
+      tunings_of[group] = tunings(read_runs([group / "trials"], trials=True)[0])[0]
+    if (best := tunings_of[group].best) is None:
       each.state, each.reason = FAILED, "all of its trials diverged"
       continue
     each.config, each.path = chosen_run(each.fixed, best)
@@ -211,7 +211,7 @@ def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
 
 def ready(sweep: Sweep) -> list[Member]:
   """Return the runs whose options trials have chosen by now, and say which options these are."""
-  found: list[Member] = []
+  chosen: list[Member] = []
   for member, options in choose(sweep.members):
     if member.state == LATER:
       continue
@@ -221,12 +221,12 @@ def ready(sweep: Sweep) -> list[Member]:
     elif member.state == DONE:
       text += f": finished already, in {near(member.path)}"
     else:
-      found.append(member)
+      chosen.append(member)
     sweep.say(member, text)
   for member in sweep.runs:
     if not member.is_ready and member.reason:
       sweep.say(member, f"{member.options}: {member.reason}")
-  return found
+  return chosen
 
 
 def plan(members: Sequence[Member]) -> Iterator[str]:

@@ -45,8 +45,8 @@ class Budget:
     """
     if text is None:
       return cls()
-    if found := re.fullmatch(r"([1-9]\d*) *runs?", text):
-      return cls(runs=int(found[1]))
+    if match := re.fullmatch(r"([1-9]\d*) *runs?", text):
+      return cls(runs=int(match[1]))
     if time_given := seconds(text):
       return cls(seconds=time_given)
     raise UserError(f"budget={brief(text)}: type a time, such as 2h or 90m, or 'budget=40 runs'")

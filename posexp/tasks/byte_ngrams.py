@@ -28,13 +28,13 @@ def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
   the text of a split alone. Both divide by the bytes of the exact text, and are cached by content.
   """
   sources = {split: text.source for split, text in texts.items()}
-  train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
+  train, bits = _symbols(sources.pop("train"), TRAINED_ON), {}
   trained = hashlib.sha256(train.data).hexdigest()
   for split, source in sources.items():
     scored = hashlib.sha256(_symbols(source).data).hexdigest()
     measure = functools.partial(_measure, train, source)
-    found[split] = storage.cached("baseline", measure, RECIPE, trained, scored)
-  return found
+    bits[split] = storage.cached("baseline", measure, RECIPE, trained, scored)
+  return bits
 
 
 def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
@@ -71,7 +71,7 @@ def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarr
     scored: of the same kind, int [N].
     order: at most 6, since context and symbol are one number of 64 bits.
   """
-  found = np.full(len(scored), 1 / SYMBOLS)
+  shares = np.full(len(scored), 1 / SYMBOLS)
   counted, asked = train.astype(np.uint64), scored.astype(np.uint64)
   for length in range(order + 1):
     if length:  # of the context, whose oldest symbol stands highest
@@ -90,10 +90,10 @@ def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarr
       count = _looked_up(some, grams, counts)[place]
       total = _looked_up(some >> BITS, contexts, totals)[place]
       kind = _looked_up(some >> BITS, contexts, kinds)[place]
-      shorter = found[length + start :][: len(place)]
+      shorter = shares[length + start :][: len(place)]
       seen = total > 0
       shorter[seen] = ((count + kind * shorter) / np.maximum(total + kind, 1))[seen]
-  return found
+  return shares
 
 
 def _looked_up(asked: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:

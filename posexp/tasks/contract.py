@@ -254,8 +254,8 @@ class Task(Protocol):
     self, data: Any, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """Return each example's `loss`, `answer`, number of `tokens` and of `right` ones, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
-    return self.answers(data, split, found)
+    outputs = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+    return self.answers(data, split, outputs)
 
   def answers(self, data: Any, split: str, found: Outputs) -> Outputs:
     """Return the predictions that `predict` promises, from the model's outputs for a split."""
@@ -295,12 +295,12 @@ def declared(task: Task) -> dict[str, Any]:
   """Describe a task for the summary of a run, which is read without the task's code: its
   `headline`, its own `metrics`, and the `columns` of its predictions.
   """
-  found: dict[str, Any] = {"headline": [*task.headline]}
+  about: dict[str, Any] = {"headline": [*task.headline]}
   if own := [metric._asdict() for metric in task.metrics if metric.name not in METRICS]:
-    found["metrics"] = own
+    about["metrics"] = own
   if task.prediction_columns is not None:
-    found["columns"] = task.prediction_columns._asdict()
-  return found
+    about["columns"] = task.prediction_columns._asdict()
+  return about
 
 
 def finished(task: Task, folder: Path) -> dict[str, Any] | None:

@@ -101,19 +101,19 @@ class Answering(Task):
     for split in ("test", "beyond"):
       if split not in data.splits:
         continue
-      found = self.predict(data, snapshot, split)
-      summary |= prefixed(split, self.scores(found))
+      predictions = self.predict(data, snapshot, split)
+      summary |= prefixed(split, self.scores(predictions))
       for length in data.lengths[split]:
-        chosen = found["length"] == length
-        part = self.scores({name: each[chosen] for name, each in found.items()})
+        chosen = predictions["length"] == length
+        part = self.scores({name: each[chosen] for name, each in predictions.items()})
         for name in BY_LENGTH:
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
       inputs, references = zip(*data.splits[split][1], strict=True)
-      columns: dict[str, Any] = {"length": found["length"]}
+      columns: dict[str, Any] = {"length": predictions["length"]}
       columns["input"] = map(data.written, inputs)
       columns |= {"reference": map(data.written, references)}
-      columns |= {name: found[name] for name in ("right", "tokens", "exact")}
+      columns |= {name: predictions[name] for name in ("right", "tokens", "exact")}
       write_predictions(folder, split, rows_of(columns))
     # Where no tested length is one of training, validation tells whether these were learned.
     within = "test" if "test" in data.splits else "validation"
@@ -163,9 +163,9 @@ class Drawn(Answers):
     trained = tuple(range(task.shortest, task.longest + 1))
     within = tuple(n for n in task.lengths if n <= task.longest)
     beyond = tuple(n for n in task.lengths if n > task.longest)
-    found = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
-    found |= {FURTHER: task.validated}
-    return {split: each for split, each in found.items() if each}
+    by_split = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    by_split |= {FURTHER: task.validated}
+    return {split: each for split, each in by_split.items() if each}
 
   @functools.cached_property
   def blind(self):
@@ -181,15 +181,15 @@ class Drawn(Answers):
   @functools.cached_property
   def splits(self):
     """Draw `task.examples` of each length; for validation that many in all, of mixed lengths."""
-    found, count = {}, self.task.examples
+    by_split, count = {}, self.task.examples
     for split, choices in self.lengths.items():
       if split == "train":
         continue
       random = np.random.default_rng(zlib.crc32(f"{self.task.name} {split}".encode()))
       mixed = split in ("validation", FURTHER)
       lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
-      found[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
-    return found
+      by_split[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
+    return by_split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,11 +243,11 @@ class Diagnostic(Answering):
 
   def measure(self, data: Answers, snapshot: Snapshot, split: str) -> dict[str, float]:
     """Return the metrics of a split; of validation, exact match a little beyond training, too."""
-    found = super().measure(data, snapshot, split)
+    metrics = super().measure(data, snapshot, split)
     if split == "validation" and self.validated:
       beyond = super().measure(data, snapshot, FURTHER)
-      found |= {"exact_match/beyond": beyond["exact_match"]}
-    return found
+      metrics |= {"exact_match/beyond": beyond["exact_match"]}
+    return metrics
 
   def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond, and how far the model reaches."""

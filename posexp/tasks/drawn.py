@@ -127,11 +127,11 @@ class Answers(Data):
   @functools.cached_property
   def tokens(self) -> dict[int, int]:
     """The most tokens that an example of each length has."""
-    found = {}
+    most = {}
     for length in sorted({length for each in self.lengths.values() for length in each}):
       x, y = self.widest(length)
-      found[length] = 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
-    return found
+      most[length] = 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
+    return most
 
   @property
   def trained(self) -> int:

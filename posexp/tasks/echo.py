@@ -151,8 +151,8 @@ class Echo(Task):
 
   def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of the test split, and the ceiling of models without a memory."""
-    found = super().conclude(data, snapshot, folder)
-    return found | {"ceiling/without_memory": data.ceiling}
+    metrics = super().conclude(data, snapshot, folder)
+    return metrics | {"ceiling/without_memory": data.ceiling}
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from result_table(self.metrics, summary, EVALUATED, ("accuracy", "loss"))

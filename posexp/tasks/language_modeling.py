@@ -215,19 +215,19 @@ class LanguageModeling(sources.Sourced, Task):
     """Return the metrics of the test split, its floors, and its losses by context; segments, and
     how the model goes on with some beginnings, are written.
     """
-    text, found = data.streams["test"].source, self.predict(data, snapshot, "test")
-    nats = found["loss"].sum()
+    text, predictions = data.streams["test"].source, self.predict(data, snapshot, "test")
+    nats = predictions["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
     bits = nats / math.log(2) + 8 * data.streams["test"].unspelled
     parted = text.bytes < WORDY * text.words and writing.parts_words([text.beginning])
-    measured = self.scores(found) | {
+    measured = self.scores(predictions) | {
       "bits_per_byte": float(bits / text.bytes),
       "bits_per_char": float(bits / text.chars),
       # Without blanks, as in Japanese, a line would be a word.
       "word_perplexity": perplexity(nats / text.words) if parted else None,
     }
-    counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
-    write_predictions(folder, "test", segments(data, found))
+    counted = {"bytes": text.bytes, "words": text.words, "tokens": int(predictions["tokens"].sum())}
+    write_predictions(folder, "test", segments(data, predictions))
     generated = list(continuations(data, snapshot))
     write_predictions(folder, "generated", generated)
     floors = byte_ngrams.baselines({split: data.streams[split] for split in ("train", "test")})
@@ -247,10 +247,10 @@ class LanguageModeling(sources.Sourced, Task):
       return {}
     begun, given = time.monotonic(), (snapshot, stream, data.vocabulary.bytes_of, contexts)
     row = 1 if self.contexts and not self.context_targets else windows.ROW
-    found = windows.by_context(*given, self.context_targets, row)
-    write_context_losses(folder, "test", found)
-    cost = {"context_targets": len(found.place), "time/context_seconds": time.monotonic() - begun}
-    return found.scores(self.segment) | cost
+    losses = windows.by_context(*given, self.context_targets, row)
+    write_context_losses(folder, "test", losses)
+    cost = {"context_targets": len(losses.place), "time/context_seconds": time.monotonic() - begun}
+    return losses.scores(self.segment) | cost
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield rows for the best checkpoint on both splits, and for the n-gram and bz2."""

@@ -151,14 +151,14 @@ def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator)
 
 def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Generator) -> list[int]:
   """Draw `wanted` distinct numbers with exactly `count` nonzero digits, none of them a year."""
-  found: dict[int, None] = {}
+  numbers: dict[int, None] = {}
   size = 2 * wanted + 100
-  while len(found) < wanted:
+  while len(numbers) < wanted:
     # The places with the smallest draws get a digit, the others zero.
     chosen = random.random((size, places)).argsort(axis=1).argsort(axis=1) < count
     values = (random.integers(1, 10, (size, places)) * chosen) @ 10 ** np.arange(places)
-    found |= dict.fromkeys(value for value in values.tolist() if value not in YEARS)
-  return list(found)[:wanted]
+    numbers |= dict.fromkeys(value for value in values.tolist() if value not in YEARS)
+  return list(numbers)[:wanted]
 
 
 def _available(count: int, places: int) -> int:
@@ -220,5 +220,5 @@ class Numbers(Translation):
     rows = storage.cached("numbers", lambda: generate(self), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     # There may be nothing beyond.
-    found = {split: functools.partial(iter, own) for split, own in rows.items() if own}
-    return Splits(found, [], digest)
+    by_split = {split: functools.partial(iter, own) for split, own in rows.items() if own}
+    return Splits(by_split, [], digest)

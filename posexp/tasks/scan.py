@@ -94,12 +94,12 @@ def hold_out(pairs: list[Pair], *splits: str) -> dict[str, list[Pair]]:
 
   Single actions, from which words are learned, stay in training.
   """
-  found: dict[str, list[Pair]] = {split: [] for split in ("train", *splits)}
+  by_split: dict[str, list[Pair]] = {split: [] for split in ("train", *splits)}
   for command, actions in pairs:
     drawn = draw(key(command), "held out") if " " in actions else 1.0
     place = int(drawn / HELD_OUT)
-    found[splits[place] if place < len(splits) else "train"].append((command, actions))
-  return found
+    by_split[splits[place] if place < len(splits) else "train"].append((command, actions))
+  return by_split
 
 
 def read(path: str) -> list[Pair]:
@@ -183,13 +183,13 @@ class Scan(Answering):
     else:
       train, tested = published(self.split, self.longest)
     if self.split == "simple":
-      found = hold_out(train, "validation") | {"test": tested}
+      by_split = hold_out(train, "validation") | {"test": tested}
     else:
-      found = hold_out(train, "validation", "test") | {"beyond": tested}
-    if empty := [split for split, each in found.items() if not each]:
+      by_split = hold_out(train, "validation", "test") | {"beyond": tested}
+    if empty := [split for split, each in by_split.items() if not each]:
       where = self.train or f"split={self.split} with longest={self.longest}"
       raise UserError(f"{where}: too few commands, as the {empty[0]} split would have none")
-    return found
+    return by_split
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:

@@ -68,9 +68,9 @@ def guessed(group: str) -> np.ndarray:
   for n in range(1, len(words) + 1):
     orders = random.permuted(np.repeat(words[:n, :, None], 101, axis=2), axis=0)
     orders[:, :, 0] = words[:n]
-    found = functools.reduce(lambda before, each: table[each, before], orders)
-    counts = (found[:, 1:, None] == np.arange(len(table))).sum(1)
-    right[n - 1] = counts.argmax(1) == found[:, 0]
+    products = functools.reduce(lambda before, each: table[each, before], orders)
+    counts = (products[:, 1:, None] == np.arange(len(table))).sum(1)
+    right[n - 1] = counts.argmax(1) == products[:, 0]
   return right
 
 

@@ -67,12 +67,12 @@ class Classification(Task):
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of the test split; its predictions are written."""
-    found, names = self.predict(data, snapshot, "test"), data.label_names
+    predictions, names = self.predict(data, snapshot, "test"), data.label_names
     columns = {"text": [text for text, _ in data.rows["test"]]}
     for column, name in (("label", "label"), ("prediction", "answer")):
-      columns[column] = [names[number] for number in found[name]]
-    write_predictions(folder, "test", rows_of(columns | {"loss": found["loss"]}))
-    return prefixed("test", self.scores(found))
+      columns[column] = [names[number] for number in predictions[name]]
+    write_predictions(folder, "test", rows_of(columns | {"loss": predictions["loss"]}))
+    return prefixed("test", self.scores(predictions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,8 +302,8 @@ def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
     ids[split], empty[split], cut[split] = opened.encode(texts, task.max_length)
   counted = ((empty, "empty and kept as [UNK]"), (cut, f"cut to {task.max_length} tokens"))
   for counts, what in counted:
-    if found := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
-      notes = [*notes, f"{found} texts are {what}"]
+    if counted_rows := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
+      notes = [*notes, f"{counted_rows} texts are {what}"]
   notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
   return LabeledData.of(
     rows,

@@ -133,8 +133,8 @@ class Translation(Task):
   ) -> tuple[list[str], Outputs]:
     """Return hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
     rows = batches.by_length(data.examples[split].lengths, rows)
-    found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
-    return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
+    decoded = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
+    return [data.tokenizers[1].decode(tokens) for tokens in decoded["tokens"].tolist()], decoded
 
   def answers(self, data: ParallelData, split: str, found: Outputs) -> Outputs:
     """Return for every pair the loss, the number of tokens, and how many are right, [N] each."""
@@ -181,10 +181,10 @@ class Translation(Task):
       if split == "validation":
         continue
       begun = time.perf_counter()
-      hypotheses, found = self.translate(data, snapshot, split, self.search)
+      hypotheses, outputs = self.translate(data, snapshot, split, self.search)
       seconds += time.perf_counter() - begun
       sentences += len(hypotheses)
-      write_hypotheses(folder, split, texts, hypotheses, found)
+      write_hypotheses(folder, split, texts, hypotheses, outputs)
       references = [text.target for text in texts]
       measured = self.scores(self.predict(data, snapshot, split))
       measured |= bleu.corpus(hypotheses, references, data.tokenize)
@@ -236,8 +236,8 @@ def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outp
   find = searcher(snapshot.graphdef, search)
 
   def by_row(*args: Any) -> dict[str, Any]:
-    found = find(*args)
-    return {name: found[name] for name in ("tokens", "score", "length")}
+    hypotheses = find(*args)
+    return {name: hypotheses[name] for name in ("tokens", "score", "length")}
 
   return snapshot.map(by_row, batches)
 

@@ -33,16 +33,16 @@ def drawn(stream: Stream, longest: int, count: int | None = None, row: int = 1) 
   Raises:
     UserError: the text is too short.
   """
-  found = (len(stream.tokens) - longest) // row
-  if found < (count or 1):
+  rows = (len(stream.tokens) - longest) // row
+  if rows < (count or 1):
     asked = f", and {count:,} are asked for; choose fewer positions, or" if count else "; choose"
     raise UserError(
-      f"a context of {longest:,} tokens: only {max(found, 0):,} of the {stream.targets:,} targets "
+      f"a context of {longest:,} tokens: only {max(rows, 0):,} of the {stream.targets:,} targets "
       f"have as many before them{asked} shorter contexts"
     )
-  count = count or min(POSITIONS, found)
+  count = count or min(POSITIONS, rows)
   random = np.random.default_rng([0, longest])
-  return longest + row - 1 + row * np.sort(random.choice(found, count, replace=False))
+  return longest + row - 1 + row * np.sort(random.choice(rows, count, replace=False))
 
 
 def refused(snapshot: Snapshot, stream: Stream, context: int) -> str | None:
@@ -73,8 +73,8 @@ def losses(
   width = -(-(longest or context) // stream.segment) * stream.segment if memory else context
   scored_at_once = min(scored, stream.segment) if memory else scored
   read = window_losses(snapshot.graphdef, stream.segment, scored_at_once)
-  found = snapshot.map(read, _batches(stream, last, context, width, snapshot.batch_size, memory))
-  return found["nll"][:, -scored:]
+  outputs = snapshot.map(read, _batches(stream, last, context, width, snapshot.batch_size, memory))
+  return outputs["nll"][:, -scored:]
 
 
 def _batches(
@@ -130,7 +130,7 @@ def by_context(
     if refused(snapshot, stream, context) is None:
       scored = min(row, 1 << max(0, (context // ROW).bit_length() - 1))
       ends = place[scored - 1 :: scored]
-      found = losses(snapshot, stream, ends, context, scored=scored, longest=longest)
-      nats[context] = found.reshape(-1)
+      losses_of = losses(snapshot, stream, ends, context, scored=scored, longest=longest)
+      nats[context] = losses_of.reshape(-1)
   text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
   return ContextLosses(text, place, bytes_of[stream.tokens[place]], nats)

@@ -16,8 +16,8 @@ def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
   Raises:
     UserError: there is no such tracker, or an option of one is wrong.
   """
-  table, found = plugins.table("tracker", TRACKERS), {}
+  table, trackers = plugins.table("tracker", TRACKERS), {}
   for name, options in (config.get("tracker") or {}).items():
     cls = look_up(table, name, "tracker")
-    found[name] = build(cls, options, cls.section or f"tracker.{name}")
-  return found
+    trackers[name] = build(cls, options, cls.section or f"tracker.{name}")
+  return trackers

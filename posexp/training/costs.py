@@ -51,12 +51,12 @@ def job_begins() -> float:
 
 def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
   """Return the costs of a run, from its rows: the last of each, and the median of its rates."""
-  found: dict[str, float] = {}
+  costs: dict[str, float] = {}
   for row in history:
-    found |= {name: row[name] for name in row if name.startswith(COST)}
+    costs |= {name: row[name] for name in row if name.startswith(COST)}
   if rates := [row[RATE] for row in history if RATE in row]:
-    found[RATE] = statistics.median(rates)
-  return found
+    costs[RATE] = statistics.median(rates)
+  return costs
 
 
 class Meter:
@@ -80,10 +80,10 @@ class Meter:
   def next(self, batches: Iterator[tuple[Batch, int]], state: State) -> tuple[Batch, int]:
     """Return the next batch and its tokens; count the wait if devices have finished all steps."""
     since = time.perf_counter()
-    found = next(batches)
+    batch = next(batches)
     if state.step.is_ready():
       self.waited += time.perf_counter() - since
-    return found
+    return batch
 
   def count(self, tokens: int, state: State) -> None:
     """Count a step on this many tokens."""
@@ -135,10 +135,10 @@ def versions() -> str:
 def machine() -> dict[str, Any]:
   """Return a summary's facts on the machine: its processor, or else architecture, and versions."""
   try:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
   except OSError:  # another system than Linux
-    found = None
-  processor = found[1].strip() if found else platform.processor() or platform.machine()
+    match = None
+  processor = match[1].strip() if match else platform.processor() or platform.machine()
   return {"processor": processor, "cores": os.cpu_count(), "versions": versions()}
 
 

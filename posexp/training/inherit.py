@@ -88,8 +88,8 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
     if names:
       more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
       log.info("          %s: %s%s", label, ", ".join(names[:NAMED]), more)
-  found = {"step": step, "taken": taken, "new": new, "dropped": dropped} | before
-  storage.write(folder / NOTES, json.dumps(found, indent=2) + "\n")
+  notes = {"step": step, "taken": taken, "new": new, "dropped": dropped} | before
+  storage.write(folder / NOTES, json.dumps(notes, indent=2) + "\n")
   given = [  # each is read and put on devices before the next one
     jax.device_put(np.asarray(theirs[name], leaf.dtype), leaf.sharding) if name in theirs else None
     for name, leaf in own.items()
@@ -99,9 +99,9 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
 
 def of_parent(folder: Path) -> dict[str, Any]:
   """Return the part of the summary that tells of the parent; nothing for a run without one."""
-  found = reading.parse(reading.read(folder / NOTES) or b"{}")
-  costs = {key: found.pop(key) for key in ("parent_steps", "time/parent_seconds") if key in found}
-  return costs | ({"parent": found} if found else {})
+  notes = reading.parse(reading.read(folder / NOTES) or b"{}")
+  costs = {key: notes.pop(key) for key in ("parent_steps", "time/parent_seconds") if key in notes}
+  return costs | ({"parent": notes} if notes else {})
 
 
 def _before(parent: Run) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def source_of(config: Mapping[str, Any]) -> Source | None:
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
   """Return in words the options of the model and the encoding in which two configs differ."""
   sections = ["model"] + [here["encoding"]] * (there.get("encoding") == here["encoding"])
-  found = [
+  options = [
     f"{section}.{key}={show(there[section].get(key))}"
     for section in sections
     if there.get(section)  # of weights from elsewhere no options may be known
     for key, value in (here.get(section) or {}).items()
     if there[section].get(key) != value
   ]
-  return f"; there, {', '.join(found)}" if found else ""
+  return f"; there, {', '.join(options)}" if options else ""

@@ -99,18 +99,18 @@ class Loaded(nnx.Module):
       raise ValueError(f"count must be at least 1, not {count}")
     length = text.shape[1]
     cache = self.model.stack.empty_cache(len(text), length + count)
-    found = []
+    likeliest = []
     for _ in range(count):
       text, cache = _next(self.model, self._turning(lambda now=length: now), text, cache)
-      found.append(text)
+      likeliest.append(text)
       length += 1
-    return jnp.concatenate(found, axis=1)
+    return jnp.concatenate(likeliest, axis=1)
 
   def _tokens(self, tokens: Array) -> Array:
-    found = _whole(tokens, "token", 0, self._vocab_size or REACH)
-    if found.ndim != 2 or not found.shape[1]:
-      raise ValueError(f"tokens must be [B,L] with L of at least 1, not {[*found.shape]}")
-    return found
+    ids = _whole(tokens, "token", 0, self._vocab_size or REACH)
+    if ids.ndim != 2 or not ids.shape[1]:
+      raise ValueError(f"tokens must be [B,L] with L of at least 1, not {[*ids.shape]}")
+    return ids
 
   def _turning(self, length: Callable[[], int]) -> dict[int, Turns]:
     """Return the frequencies of layers that follow the length, by their numbers."""
@@ -139,16 +139,16 @@ def _whole(given: Array, what: str, least: int, end: int, real: Array | bool = T
   """Return integers; raise ValueError unless those of `real` slots are from `least` below `end`."""
   if isinstance(given, jax.core.Tracer):
     return given
-  found = np.asarray(given)  # before JAX cuts them to 32 bits
-  if found.dtype.kind not in "iu":
-    raise ValueError(f"a {what} must be a whole number, and these are {found.dtype}")
-  wrong = (found < least) | (found >= end)
+  numbers = np.asarray(given)  # before JAX cuts them to 32 bits
+  if numbers.dtype.kind not in "iu":
+    raise ValueError(f"a {what} must be a whole number, and these are {numbers.dtype}")
+  wrong = (numbers < least) | (numbers >= end)
   if not isinstance(real, jax.core.Tracer):
     wrong = wrong & np.asarray(real)
   if wrong.any():
-    first = np.broadcast_to(found, wrong.shape)[wrong][0]
+    first = np.broadcast_to(numbers, wrong.shape)[wrong][0]
     raise ValueError(f"{what} {first}: this model has those from {max(least, 0)} to {end - 1:,}")
-  return jnp.asarray(found)
+  return jnp.asarray(numbers)
 
 
 def _length(tokens: Array, mask: Array | None, positions: Array | None, model: nnx.Module) -> int:

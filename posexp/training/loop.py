@@ -217,8 +217,8 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   given = job.setup.training
   warmup, epochs = given.warmup_of(job.rhythm.steps), given.epochs if given.steps is None else None
   chance = getattr(data, "chance", None)  # which data of one's own need not know
-  if found := Trained.of(run.history, summary["step"], warmup, chance, epochs):
-    summary["trained"] = found._asdict()
+  if trained := Trained.of(run.history, summary["step"], warmup, chance, epochs):
+    summary["trained"] = trained._asdict()
   if not job.setup.config.get("trial"):
     doing(f"testing on {data.sizes['test']:,} {data.item}s")
     summary |= task.conclude(data, model, run.output)
@@ -238,11 +238,11 @@ def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batc
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return ready, []
   shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
-  found = {
+  shapes = {
     each["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in each.items()}
     for each in soon
   }
-  return ready, [*found.values()]
+  return ready, [*shapes.values()]
 
 
 def training_metrics(state: State) -> dict[str, float]:

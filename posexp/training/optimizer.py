@@ -147,14 +147,14 @@ def decayed(model: nnx.Module, rule: str) -> frozenset[str]:
   Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 has a
   meaning for them. Modules that are not posexp's declare nothing: Flax calls such a matrix kernel.
   """
-  found = []
+  paths = []
   for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
     kernel = "kernel" in str(path[-1])
     declared = isinstance(param, Matrix)
     matrix = declared or (kernel and type(param) is nnx.Param and len(param.shape) > 1)
     if matrix if rule == "matrices" else kernel:
-      found.append("/".join(map(str, path)))
-  return frozenset(found)
+      paths.append("/".join(map(str, path)))
+  return frozenset(paths)
 
 
 @functools.lru_cache

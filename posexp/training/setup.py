@@ -240,11 +240,11 @@ def _check_parent(setup: Setup, parent: Run) -> None:
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
   """Return the sections with the values of their dataclasses, so that "4" and 4 are one run."""
-  found: dict[str, Any] = {}
+  sections: dict[str, Any] = {}
   for section, part in parts.items():
     for key, given in (config.get(section) or {}).items():
       read = getattr(part, key, given)
       read = list(read) if isinstance(read, tuple) else read
       # A value that equals the one that was read stays as it is, as 1 does for 1.0.
-      found.setdefault(section, {})[key] = given if given == read else read
-  return found
+      sections.setdefault(section, {})[key] = given if given == read else read
+  return sections

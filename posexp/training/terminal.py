@@ -120,13 +120,13 @@ def _say(steps: int, step: float, *parts: str) -> None:
 
 def _validated(task: Task, row: Mapping[str, float]) -> list[str]:
   """Return the scores of an evaluation in words, with a decimal fewer than the final table."""
-  found = []
+  scores = []
   for name in task.followed:
     if f"validation/{name}" in row:
       metric = metric_of(task.metrics, name)
       decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
-      found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
-  return [f"validation {found[0]}", *found[1:]]
+      scores.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
+  return [f"validation {scores[0]}", *scores[1:]]
 
 
 def since_evaluation(

@@ -144,8 +144,8 @@ def _send_sessions(run: Run, url: str, settings: Mapping[str, Any]) -> str:
     The run's address, or "" if no session was sent.
   """
   folder, address = run.path, ""
-  found = offline.sessions(folder, settings["id"])
-  if any(each.name.startswith("run-") for each in found):
+  folders = offline.sessions(folder, settings["id"])
+  if any(each.name.startswith("run-") for each in folders):
     return ""
   place = {key: settings[key] for key in ("entity", "project") if settings[key]}
   for each in offline.unsent(folder, settings["id"]):
@@ -194,10 +194,10 @@ def noted(folder: Path) -> dict[str, Any]:
 
 def is_synced(run: Run, url: str, options: Wandb) -> bool:
   """Return whether a server is known to have all of a run, in the project and entity asked for."""
-  found = noted(run.path)
+  note = noted(run.path)
   wanted: dict[str, Any] = {"server": url, "project": options.project or PROJECT}
-  wanted |= {"entity": options.entity or found.get("entity"), "offline": False}
-  return found == wanted | {"step": run.step, "finished": run.summary is not None}
+  wanted |= {"entity": options.entity or note.get("entity"), "offline": False}
+  return note == wanted | {"step": run.step, "finished": run.summary is not None}
 
 
 main = command("reading the runs", lambda args: sys.exit(sync(args)[FAILED] > 0), arguments)

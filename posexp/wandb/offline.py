@@ -27,8 +27,8 @@ def sessions(folder: Path, run_id: str | None) -> list[Path]:
 
 def unsent(folder: Path, run_id: str | None) -> list[Path]:
   """Return the offline sessions that W&B has not marked as sent."""
-  found = sessions(folder, run_id)
-  return [each for each in found if each.name[0] == "o" and not any(each.glob("*.synced"))]
+  folders = sessions(folder, run_id)
+  return [each for each in folders if each.name[0] == "o" and not any(each.glob("*.synced"))]
 
 
 def next_step(folder: Path, run_id: str | None) -> int:

@@ -232,13 +232,13 @@ def _without_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
   Only by these names do its grid search and its Bayesian search find them.
   """
-  found, file = copy.deepcopy(dict(config)), os.environ.get("WANDB_SWEEP_PARAM_PATH")
+  left, file = copy.deepcopy(dict(config)), os.environ.get("WANDB_SWEEP_PARAM_PATH")
   for key in yaml.safe_load(Path(file).read_bytes()) if file else ():
     *path, last = key.split(".")
-    section = functools.reduce(lambda at, part: at.get(part, {}), path, found)
+    section = functools.reduce(lambda at, part: at.get(part, {}), path, left)
     if path:
       section.pop(last, None)
-  return found
+  return left
 
 
 def _run_id(folder: Path) -> str:
