@@ -109,9 +109,9 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   folders = [path for path in paths if held(path) is None]
   if not folders:
     return with_extrapolation(runs), []
-  found, notes = read_runs(folders, trials=True)
-  found, damaged = with_context_losses(found)
-  return with_extrapolation([*runs, *found]), [*notes, *damaged]
+  read, notes = read_runs(folders, trials=True)
+  read, damaged = with_context_losses(read)
+  return with_extrapolation([*runs, *read]), [*notes, *damaged]
 
 
 def report(args: argparse.Namespace) -> list[Results]:

@@ -192,9 +192,9 @@ def heat_map(result: dict[str, Any]) -> Figure:
   )
   largest = max(main.factor * abs(row["change"]) for row in off)
   limit = max(largest, 2 * error) or 1.0  # noise stays pale
-  for each, (term, found) in zip(axes[0], terms.items(), strict=True):
-    *changes, _ = (main.factor * row["change"] for row in found)  # as `grid` orders them
-    layers, count = found[-1]["layers"], len(found[-1]["layers"]) * len(heads)
+  for each, (term, rows) in zip(axes[0], terms.items(), strict=True):
+    *changes, _ = (main.factor * row["change"] for row in rows)  # as `grid` orders them
+    layers, count = rows[-1]["layers"], len(rows[-1]["layers"]) * len(heads)
     of_heads = np.reshape(changes[:count], (len(layers), len(heads)))
     values = np.column_stack([of_heads, changes[count:]])
     cmap = "RdBu_r" if main.metric.higher_is_better else "RdBu"  # blue is worse

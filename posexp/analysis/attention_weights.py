@@ -141,8 +141,8 @@ def of_translation(
   read = token_names(second, [BOS, *target[:-1]])
   axes = {"encoder": (texts, texts), "decoder": (written, read), "cross": (written, texts)}
   return [
-    AttentionMap(name, found[:, :, : len(queries), : len(keys)], queries, keys)
-    for (name, (queries, keys)), found in zip(axes.items(), jax.device_get(seen), strict=True)
+    AttentionMap(name, kind[:, :, : len(queries), : len(keys)], queries, keys)
+    for (name, (queries, keys)), kind in zip(axes.items(), jax.device_get(seen), strict=True)
   ]
 
 

@@ -53,8 +53,8 @@ def products_by_offset(
   )
   figure, axes = panels(1, len(variants), width=4.4, height=3.2, sharey=True, title=title)
   for each, (varied, members) in zip(axes[0], variants.items(), strict=True):
-    for (label, found), color in zip(members.items(), COLORS, strict=False):
-      mean, low, high = inner_products(found)
+    for (label, member), color in zip(members.items(), COLORS, strict=False):
+      mean, low, high = inner_products(member)
       band(each, np.arange(len(mean)), mean, low, high, color=color, label=label)
     each.set(xlabel="offset", title=varied)
     if None not in members:

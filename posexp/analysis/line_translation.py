@@ -46,12 +46,12 @@ class LineTranslator:
     pairs = Pairs(sources, sources)  # the search does not read targets
     ends = sorted({batches.padded_length(count, self.limit) for count in pairs.lengths.tolist()})
     rows = batches.by_length(pairs.lengths)
-    found = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
+    best = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
     for row, place in enumerate(real):
-      target = found["tokens"][row, : found["length"][row]].tolist()
+      target = best["tokens"][row, : best["length"][row]].tolist()
       translations[place] = Hypothesis(
         text=" ".join(self.target.decode(target).split()),
-        score=float(found["score"][row]),
+        score=float(best["score"][row]),
         source=[*ids[row][: self.most - 1].tolist(), EOS],
         target=target,
         cut=len(ids[row]) >= self.most,

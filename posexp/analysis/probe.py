@@ -145,15 +145,15 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}
       here = span.replace(term_scale=scale)
-      found = relation.score(q, k, here) if softmax else relation.weights(q, k, here)
-      found = found[:, :, 0] if softmax else jnp.log(jnp.maximum(found[:, :, 0], LEAST))
-      return jnp.broadcast_to(found, (DRAWS, heads, count))
+      measured = relation.score(q, k, here) if softmax else relation.weights(q, k, here)
+      measured = measured[:, :, 0] if softmax else jnp.log(jnp.maximum(measured[:, :, 0], LEAST))
+      return jnp.broadcast_to(measured, (DRAWS, heads, count))
 
     sinks = span.sinks if span.sinks is None else span.sinks[:, 0]
     return (logits(q), logits(same), {term: logits(q, term) for term in relation.terms}), sinks
 
-  found, sinks = jax.device_get(ask(stack))
-  return Profile(np.arange(count) - (length - 1), *found, softmax, sinks)
+  measured, sinks = jax.device_get(ask(stack))
+  return Profile(np.arange(count) - (length - 1), *measured, softmax, sinks)
 
 
 def relative_to_zero(logits: np.ndarray, offsets: np.ndarray) -> np.ndarray:

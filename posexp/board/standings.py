@@ -313,8 +313,8 @@ class Board:
 
   def told(self, name: str) -> list[tuple[Column, str]]:
     """Return the columns in which a row is told apart from `rope`."""
-    found = ((c, s, self.differences(c, s).get(name)) for c, s in self.columns)
-    return [(c, s) for c, s, each in found if each and each.holm is not None and each.holm < LEVEL]
+    tests = ((c, s, self.differences(c, s).get(name)) for c, s in self.columns)
+    return [(c, s) for c, s, each in tests if each and each.holm is not None and each.holm < LEVEL]
 
   def detectable(self, column: Column, side: str) -> float | None:
     """Return the smallest difference that a column's seeds find with a power of 80 %, if rows vary

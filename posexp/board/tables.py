@@ -87,12 +87,12 @@ def scores(board: Board, side: str) -> Table:
   for column in (column for column, each in board.columns if each == side):
     gate = has_gate(board, column, side)
     heads += [f"{column.name} ({_unit(board, column, side)})", *[f"{column.name} (learned)"] * gate]
-    for row, found in zip(board.rows, rows, strict=True):
+    for row, cells in zip(board.rows, rows, strict=True):
       cell = row.cells.get((column.name, side))
       is_whole = not cell or len(cell.values) >= board.suite.budget(row.about["quick"]).seeds
       few = "" if is_whole else f" (n = {len(cell.values)})"
-      found.append(shown(cell, _mark(board, row.name, column, side)) + few)
-      found += [f"{cell.learned}/{len(cell.runs)}" if cell else MISSING] * gate
+      cells.append(shown(cell, _mark(board, row.name, column, side)) + few)
+      cells += [f"{cell.learned}/{len(cell.runs)}" if cell else MISSING] * gate
   return heads, rows
 
 
@@ -246,14 +246,14 @@ def agreement(board: Board, variants: Sequence[Board]) -> Section:
       names = [name for name in here if name in there]
       if len(names) < 3:
         continue
-      cells = [[found[name] for name in names] for found in (here, there)]
-      found = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
+      cells = [[rho[name] for name in names] for rho in (here, there)]
+      rho = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
       shares, most = [], 0
       for each in cells:
         best = [i for i, cell in enumerate(each) if cell.mean == max(c.mean for c in each)]
         most = max(most, len(best))
         shares.append(f"{named([names[i] for i in best], len(names))}, {shown(each[best[0]])}")
-      ranks = MISSING if 2 * most > len(names) else _interval(found)
+      ranks = MISSING if 2 * most > len(names) else _interval(rho)
       rows.append([other.suite.name, column.name, side, f"{len(names)}", ranks, *shares])
   about = (
     "Spearman's ρ of the means of the rows that both have, with its 95 % interval over seeds; "

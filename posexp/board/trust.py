@@ -119,15 +119,15 @@ def calibrate(each: Calibration, out: Path, overrides: Sequence[str], train: Tra
 
   def compared() -> str:
     for seed, want in each.beginnings.items():
-      found = beginning_of(config_of(each.column, each.encoding, int(seed)))
-      _check_beginning(found, want, f"{each.column.name}, {each.encoding}, seed {seed}")
+      kept = beginning_of(config_of(each.column, each.encoding, int(seed)))
+      _check_beginning(kept, want, f"{each.column.name}, {each.encoding}, seed {seed}")
     said = "batches and first losses are those of the suite"
     if each.base is not None:
       said += "; " + _check_scores(each.base, each.column, out, overrides, train)
     return said
 
-  found = storage.cached("calibration", compared, *each.parts)
-  return f"{each.column.name}, {each.encoding}: {found}"
+  kept = storage.cached("calibration", compared, *each.parts)
+  return f"{each.column.name}, {each.encoding}: {kept}"
 
 
 def _check_beginning(found: Mapping[str, Any], want: Mapping[str, Any], place: str) -> None:
@@ -171,11 +171,11 @@ def agrees(
   """Return whether a score may come from the distribution of others: whether it lies in their
   prediction interval, or hardly outside.
   """
-  found, n = estimate(others), len(others)
-  error = (found.sd or 0.0) * math.sqrt(1 + 1 / n)
+  own, n = estimate(others), len(others)
+  error = (own.sd or 0.0) * math.sqrt(1 + 1 / n)
   reach = special.stdtrit(max(n - 1, 1), 1 - CHANCE / tests / 2)
   free = FREE * abs(column.sides[side].high - column.sides[side].low)
-  return value is not None and abs(value - found.mean) <= max(reach * error, free)
+  return value is not None and abs(value - own.mean) <= max(reach * error, free)
 
 
 def trained(
@@ -186,8 +186,8 @@ def trained(
   for config in configs:
     lines = [f"{key}={value}" for key, value in typed_for(config).items() if key != "seed"]
     given = read([*lines, f"seed={config['seed']}", "tracker=none", f"runs={show(str(place))}"])
-    (found,) = jobs.members(Namespace(overrides=given, multirun=True), command_line.shared(given))
-    members.append(_trial(found, config["trial"]) if config.get("trial") else found)
+    (job,) = jobs.members(Namespace(overrides=given, multirun=True), command_line.shared(given))
+    members.append(_trial(job, config["trial"]) if config.get("trial") else job)
   for number, member in enumerate(members, start=1):
     member.number = number
     member.options = (

@@ -145,18 +145,18 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   tuned = budget.option and (choice is None or choice.is_tuned)  # default tracks are trained first
   tracks = column.tracks if tuned else TRACKS[:1]
   chosen = [[p.runs[0].digest for p in choice.of_track(t)] for t in tracks] if choice else []
-  found = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
+  there = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
   # Of points that tie, one is enough.
-  best = {digest for each in chosen for digest in each} & dict(found).keys()
+  best = {digest for each in chosen for digest in each} & dict(there).keys()
   missing = not all(any(digest in best for digest in each) for each in chosen)
   want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
   tried = len(choice.rates) if choice else len(grid)
   trials = max(tried, len(grid)) * (1 + tuned) * len(budget.trial_seeds)
   if choice and (rate := choice.next_rate(budget)) is not None:
     raise UserError(f"its best rate is at an edge: the suite asks for trials at {rate:g}, too")
-  if missing or found != want or len(runs) - len(found) != trials:
+  if missing or there != want or len(runs) - len(there) != trials:
     raise UserError(
-      f"it has {counted(len(runs) - len(found), 'trial')} and {counted(len(found), 'result')}; the "
+      f"it has {counted(len(runs) - len(there), 'trial')} and {counted(len(there), 'result')}; the "
       f"suite asks for {trials}, and for all seeds of what they chose in each track, each once"
     )
 

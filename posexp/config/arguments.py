@@ -171,7 +171,7 @@ def within(text: str) -> str:
   """
   width, lines = shutil.get_terminal_size((100, 24)).columns, []
   for line in text.splitlines():
-    gaps = [found.end() for found in re.finditer(" {2,}(# )?", line)]
+    gaps = [hit.end() for hit in re.finditer(" {2,}(# )?", line)]
     indent = " " * max([gap for gap in gaps if gap < width / 2], default=0)
     if len(line) > width and line.startswith("  python "):
       lines += re.sub(r"(?<=\S) {2,}", f"\n{'':<8}", line).split("\n")

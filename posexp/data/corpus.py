@@ -173,11 +173,11 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
   def tokenized(batch: Batch) -> Part:
     start, pieces = batch
-    found = opened.tokens(pieces)
+    encoded = opened.tokens(pieces)
     exact = start >= checked or all(
-      opened.decode(ids.tolist()) == piece for ids, piece in zip(found, pieces, strict=True)
+      opened.decode(ids.tolist()) == piece for ids, piece in zip(encoded, pieces, strict=True)
     )
-    parts = [ids if piece else SEPARATOR for ids, piece in zip(found, pieces, strict=True)]
+    parts = [ids if piece else SEPARATOR for ids, piece in zip(encoded, pieces, strict=True)]
     lost = opened.unknown(pieces)
     tokens = np.concatenate(parts).astype(_dtype(opened))
     return Part(tokens, len(lost), sum(map(len, lost)), exact)

@@ -64,16 +64,16 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   given = sorted(sources.given(task))
   digest = storage.digest(sources.identity(task), given, splits.RECIPE)
   fill = functools.partial(_write, task=task)
-  found, notes = store.opened(f"documents/{digest}", fill, _read)
-  return found, [*sources.notes(task), *notes], digest
+  kept, notes = store.opened(f"documents/{digest}", fill, _read)
+  return kept, [*sources.notes(task), *notes], digest
 
 
 def _read(folder: Path, about: dict) -> tuple[dict[str, Documents], list[str]]:
-  found = {}
+  parts = {}
   for split in SPLITS:
     starts = np.load(folder / f"{split}.starts.npy")
-    found[split] = Documents(_mapped(folder, split), starts, *about[split])
-  return found, about["notes"]
+    parts[split] = Documents(_mapped(folder, split), starts, *about[split])
+  return parts, about["notes"]
 
 
 class _Writer:
@@ -139,12 +139,12 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
   for document in itertools.chain(start, texts.parts):
     split, text = "train", document.decode()
     if missing and len(start) > 1:
-      found = key(text)
-      split = next((name for name in missing if splits.draw(found, name) < SHARE), "train")
+      own = key(text)
+      split = next((name for name in missing if splits.draw(own, name) < SHARE), "train")
     if remembering := [writer for writer in writers.values() if writer.keys]:
-      found = splits.exact_key(text)
+      own = splits.exact_key(text)
       for writer in remembering:
-        writer.repeated += found in writer.keys
+        writer.repeated += own in writer.keys
     writers[split].add(document, remember=False)
   return len(start) == 1
 

@@ -47,12 +47,12 @@ def encode(
   def fill(folder: Path) -> dict:
     return _write(folder, pairs, tokenizers, most, drop=split == "train")
 
-  found = store.opened(name, fill, _read)
-  if not len(found.lengths):
+  coded = store.opened(name, fill, _read)
+  if not len(coded.lengths):
     raise UserError(
-      f"all {found.long:,} {split} pairs are longer than {max_length} tokens; raise task.max_length"
+      f"all {coded.long:,} {split} pairs are longer than {max_length} tokens; raise task.max_length"
     )
-  return found
+  return coded
 
 
 def _read(folder: Path, about: dict) -> Pairs:
@@ -82,9 +82,9 @@ def _write(
     stream = pairs()
     chunks = iter(lambda: list(itertools.islice(stream, CHUNK)), [])
     for sides, beyond in mapped(_encoder, (tokenizers, most, drop), chunks):
-      for file, (tokens, count), found in zip(files, sides, lengths, strict=True):
+      for file, (tokens, count), counts in zip(files, sides, lengths, strict=True):
         tokens.tofile(file)
-        found.append(count)
+        counts.append(count)
       kinds = [tokens.dtype.name for tokens, _ in sides]
       long += beyond
   for side, counts in zip(SIDES, lengths, strict=True):

@@ -122,8 +122,8 @@ def utf8(text: str, where: str) -> bytes:
 def version(path: str) -> tuple[int, int, int] | None:
   """Return a value that changes with the content of a file; None if there is no file."""
   with contextlib.suppress(OSError, ValueError):
-    found = os.stat(os.path.expanduser(path))
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    state = os.stat(os.path.expanduser(path))
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def is_table(path: str) -> bool:
@@ -268,8 +268,8 @@ def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
     for batch in reading.batches(path, file, [*wanted, *both]):
       columns = [column.to_pylist() for column in batch.columns]
       for values in zip(*columns, strict=True):
-        found = zip(batch.schema.names, values, strict=True)
-        yield f"row {next(number)}", others | {k: v for k, v in found if others[k] is None}
+        named = zip(batch.schema.names, values, strict=True)
+        yield f"row {next(number)}", others | {k: v for k, v in named if others[k] is None}
   except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
     raise UserError(f"{path}: not a whole Parquet file; make it again") from None
 

@@ -54,9 +54,9 @@ def read(query: Query, parses: dict[str, Parse], way_out: str) -> dict[str, Spli
   """
 
   def fill(folder: Path) -> None:
-    for split, found in records(query, way_out).items():
+    for split, rows in records(query, way_out).items():
       with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as file:
-        for where, record in found:
+        for where, record in rows:
           file.write(json.dumps(parses[split](where, record), ensure_ascii=False) + "\n")
 
   digest = hashlib.sha256(str(query).encode()).hexdigest()[:16]

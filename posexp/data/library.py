@@ -180,8 +180,8 @@ def _spelled(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
   def spelled(name: str) -> bytes:
     if suffix and name.endswith(suffix):
       name = name.removesuffix(suffix) + " "
-    for found, written in blanks:
-      name = name.replace(found, written) if found else name
+    for old, written in blanks:
+      name = name.replace(old, written) if old else name
     return name.encode()
 
   return spelled

@@ -310,8 +310,8 @@ class Package(NamedTuple):
     """Return the files in the order of their paths; none if the package is missing."""
     spec = importlib.util.find_spec(self.folder)  # which runs nothing of the package
     folder = Path(next(iter(spec.submodule_search_locations or ()), "")) if spec else Path()
-    found = {path.relative_to(folder).parts: path for path in folder.glob(self.pattern) if spec}
-    return [found[parts] for parts in sorted(found) if self.without.isdisjoint(parts)]
+    there = {path.relative_to(folder).parts: path for path in folder.glob(self.pattern) if spec}
+    return [there[parts] for parts in sorted(there) if self.without.isdisjoint(parts)]
 
 
 REVIEWS = Package(

@@ -201,12 +201,12 @@ class Tokenizer:
 
     An empty text becomes one [UNK], so that every text has a token.
     """
-    found = self.ids(texts)
-    empty = sum(len(ids) == len(self._first) for ids in found)
+    tokens = self.ids(texts)
+    empty = sum(len(ids) == len(self._first) for ids in tokens)
     unknown = np.append(self._first, np.uint32(UNK))
-    found = [ids if len(ids) > len(self._first) else unknown for ids in found]
-    long = sum(len(ids) > max_length for ids in found) if max_length else 0
-    return [ids[:max_length] for ids in found], empty, long
+    tokens = [ids if len(ids) > len(self._first) else unknown for ids in tokens]
+    long = sum(len(ids) > max_length for ids in tokens) if max_length else 0
+    return [ids[:max_length] for ids in tokens], empty, long
 
   def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
     """Return the token ids of each text, uint32, after [CLS] if the tokenizer has it."""

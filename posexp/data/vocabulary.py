@@ -125,15 +125,15 @@ class Characters(Vocabulary):
 
   def tokens(self, pieces):
     points = [_code_points(piece.decode()) for piece in pieces]
-    found = [self._ids[each] for each in points]
-    for each, ids in zip(points, found, strict=True):
+    numbers = [self._ids[each] for each in points]
+    for each, ids in zip(points, numbers, strict=True):
       if not ids.all():
         point = int(each[np.argmin(ids)])
         raise UserError(
           f"the character {chr(point)!r} (U+{point:04X}) is none of the {self.size - 1:,} of the "
           "training text; task.tokenizer=byte or bpe reads any text"
         )
-    return found
+    return numbers
 
   def unknown(self, pieces):
     points = _code_points(b"".join(pieces).decode())
@@ -156,15 +156,15 @@ class Words(Vocabulary):
     self._ids = {name.encode(): id for id, name in enumerate(names, start=UNKNOWN)}
 
   def tokens(self, pieces):
-    found = []
+    numbers = []
     for piece in pieces:
       ids: list[int] = []
       for number, line in enumerate(piece.split(b"\n")):
         if number:
           ids.append(NEWLINE)
         ids.extend(map(self._ids.get, line.split(), itertools.repeat(UNKNOWN)))
-      found.append(np.array(ids, np.int32))
-    return found
+      numbers.append(np.array(ids, np.int32))
+    return numbers
 
   def unknown(self, pieces):
     return [word for piece in pieces for word in piece.split() if word not in self._ids]
@@ -297,9 +297,9 @@ def _around(
   """
   before, behind = min(SEAM, place), min(SEAM, length - place)
   near = (starts >= place - before) & (starts < place + behind)
-  found = starts[near] - place
-  few = [(found < 0).sum() < FEW and before == SEAM, (found >= 0).sum() < FEW and behind == SEAM]
-  return None if any(few) else (ids[near], found)
+  away = starts[near] - place
+  few = [(away < 0).sum() < FEW and before == SEAM, (away >= 0).sum() < FEW and behind == SEAM]
+  return None if any(few) else (ids[near], away)
 
 
 def trained(

@@ -63,12 +63,12 @@ def parts_words(texts: Iterable[str]) -> bool:
   length: a Chinese word has two characters, and DNA none that are words.
   """
   sample = " ".join(splits.within((text[:SAMPLE] for text in texts), SAMPLE))
-  found, expected = 0, 0.0
+  count, expected = 0, 0.0
   for run, longest in RUNS:
     parts = run.findall(sample)
-    found += len(parts)
+    count += len(parts)
     expected += max(len(parts), sum(map(len, parts)) / longest)
-  return expected <= CLOSE * found
+  return expected <= CLOSE * count
 
 
 def misfit(unknown: int, words: int, texts: int, parted: bool) -> list[str]:

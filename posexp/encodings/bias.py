@@ -158,8 +158,8 @@ def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.nd
   """
   side = buckets if causal else buckets // 2
   starts = bucket_starts(side, max_distance)
-  found: Any = np.searchsorted(starts, np.arange(max_distance + 1), side="right")
-  by_distance = found - 1
+  bucket: Any = np.searchsorted(starts, np.arange(max_distance + 1), side="right")
+  by_distance = bucket - 1
   ahead = np.zeros(max_distance, int) if causal else side + by_distance[1:]
   return np.concatenate([by_distance[::-1], ahead]).astype(np.int32)
 

@@ -144,12 +144,12 @@ class Disentangled(Relation):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5
     bias = []
     if self.key is not None:
-      found = self.looked_up(q * scale, self.key, span, mirrored=True)
-      bias.append(span.keep("content_to_position") * found)
+      terms = self.looked_up(q * scale, self.key, span, mirrored=True)
+      bias.append(span.keep("content_to_position") * terms)
     if self.query is not None:
       turned = span.replace(query=span.key, key=span.query)
-      found = self.looked_up(k * scale, self.query, turned, mirrored=self.encoding.mirrored)
-      bias.append(span.keep("position_to_content") * found.swapaxes(2, 3))
+      terms = self.looked_up(k * scale, self.query, turned, mirrored=self.encoding.mirrored)
+      bias.append(span.keep("position_to_content") * terms.swapaxes(2, 3))
     return span.keep("content", axis=2) * (q * scale), k, sum(bias) if bias else None
 
   def looked_up(self, x: Array, project: Linear, span: Span, *, mirrored: bool) -> Array:

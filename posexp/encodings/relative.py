@@ -112,10 +112,10 @@ class ClippedOffset(Relation):
     if tables.values is None:
       return summed
     # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
-    found = by_offset(weights.astype(jnp.float32), span.offset, span.consecutive, tables.far)
-    found = span.keep("values") * found.astype(v.dtype)
+    sums = by_offset(weights.astype(jnp.float32), span.offset, span.consecutive, tables.far)
+    sums = span.keep("values") * sums.astype(v.dtype)
     values = tables.vectors(tables.values).astype(v.dtype)
-    return summed + product(found, values).swapaxes(1, 2)
+    return summed + product(sums, values).swapaxes(1, 2)
 
 
 class Tables(nnx.Module):

@@ -202,7 +202,7 @@ class Convolved(Mixed):
     few = math.gcd(len(self.bias_in), UNITS)
     units = self.kernel_in[...].T, self.bias_in[...], self.kernel_out[...]
     units = jax.tree.map(lambda x: x.reshape(-1, few, *x.shape[1:]), units)
-    found = added_up(bent, units, (len(both), 3 * len(self.bias_out), *near.shape[2:]))
-    before, own, after = jnp.split(found, 3, axis=1)
+    mixed = added_up(bent, units, (len(both), 3 * len(self.bias_out), *near.shape[2:]))
+    before, own, after = jnp.split(mixed, 3, axis=1)
     total = own.at[..., 1:].add(before[..., :-1]).at[..., :-1].add(after[..., 1:])
     return jnp.take_along_axis(total, place, axis=3)

@@ -208,6 +208,6 @@ def _of_runs(path: Path, columns: Columns) -> Side:
   of = of if columns.score is None else known.get(columns.score)
   if of is None:
     raise UserError(f"{path}: no finished run has a score; there are {', '.join(known) or 'none'}")
-  found = {(str(run.seed), ""): of.factor * run.score(of.key) for run in runs}
+  by_seed = {(str(run.seed), ""): of.factor * run.score(of.key) for run in runs}
   name = path.stem if path.suffix else f"{runs[0].encoding} {path.name}"
-  return Side(name, of.title, not of.metric.higher_is_better, found)
+  return Side(name, of.title, not of.metric.higher_is_better, by_seed)

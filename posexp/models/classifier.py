@@ -65,10 +65,10 @@ class ClassifierSpec:
   @property
   def notes(self) -> tuple[str, ...]:
     """Remarks on the model for the header."""
-    found = [] if self.vectors is None else [self.vectors.note]
+    said = [] if self.vectors is None else [self.vectors.note]
     if isinstance(self.size, FastTextSize) and self.encoding.order_blind:
-      found.append("the mean of words is the same in any order, and positions only add to it")
-    return tuple(found)
+      said.append("the mean of words is the same in any order, and positions only add to it")
+    return tuple(said)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Return the shapes of the model's inputs: one sequence of `length` tokens."""

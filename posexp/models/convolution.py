@@ -100,11 +100,11 @@ def in_cache(cache: Cache, i: int, window: int | None, slots: Array) -> Mix:
   first = cache.length + 1 - window if window and cache.rolls(window) else 0
 
   def of(x: Array, taps: Array, held: Array) -> Array:
-    wide, found = cache.wider(held, x, 1, window), x * taps[0]
+    wide, summed = cache.wider(held, x, 1, window), x * taps[0]
     for tap, slot in zip(taps[1:], slots[..., None], strict=True):
       earlier = jnp.take_along_axis(wide, jnp.maximum(slot - first, 0), axis=1)
-      found = found + tap * jnp.where(slot < 0, 0, earlier)
-    return found
+      summed = summed + tap * jnp.where(slot < 0, 0, earlier)
+    return summed
 
   return lambda x, taps: tuple(map(of, x, taps, cache.columns[i][1]))
 

@@ -153,7 +153,7 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     # The mean of −log p over the vocabulary, without forming the smoothed distribution.
     uniform = normalizer - logits.mean(-1)
     loss = (1 - label_smoothing) * nll + label_smoothing * uniform
-    found = Sums(*((each * weight).sum() for each in (loss, nll, right)))
+    totals = Sums(*((each * weight).sum() for each in (loss, nll, right)))
     words = jnp.arange(logits.shape[-1])
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)
@@ -165,7 +165,7 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     of_rows = of_logits @ reader.kernel.T.astype(rows.dtype)
     of_kernel = jnp.einsum("btf,btv->fv", rows, of_logits, preferred_element_type=jnp.float32)
     of_reader = jax.tree.map(jnp.add, of_reader, Reader(of_kernel, of_bias, reader.cap))
-    return (Sums(*map(jnp.add, sums, found)), of_reader), of_rows
+    return (Sums(*map(jnp.add, sums, totals)), of_reader), of_rows
 
   start = Sums(*jnp.zeros(3)), jax.tree.map(jnp.zeros_like, reader)
   ((loss, *rest), of_reader), of_hidden = jax.lax.scan(step, start, (hidden, labels, weight))

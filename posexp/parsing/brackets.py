@@ -42,11 +42,11 @@ def counts(gold: Iterable[Tree], predicted: Iterable[Tree]) -> np.ndarray:
 def _counts(gold: Tree, predicted: Tree) -> Counts:
   if all(tag in PUNCTUATION for tag in gold.tags):
     return Counts()
-  wanted, found = _brackets(gold), _brackets(predicted)
-  matched = (Counter(wanted) & Counter(found)).total()
-  spans, others = (Counter(each[:2] for each in side) for side in (wanted, found))
-  exact = matched == len(wanted) == len(found)
-  return Counts(matched, len(wanted), len(found), (spans & others).total(), 1, int(exact))
+  wanted, ours = _brackets(gold), _brackets(predicted)
+  matched = (Counter(wanted) & Counter(ours)).total()
+  spans, others = (Counter(each[:2] for each in side) for side in (wanted, ours))
+  exact = matched == len(wanted) == len(ours)
+  return Counts(matched, len(wanted), len(ours), (spans & others).total(), 1, int(exact))
 
 
 def _brackets(tree: Tree) -> list[Phrase]:

@@ -98,14 +98,14 @@ class Lexicon:
     of both, or of letters, with PAD after a word's last letter.
     """
     if inputs == "characters":
-      found = np.full((len(words) + 2, self.letters_read), PAD, np.int32)
-      found[[0, -1], 0] = START, STOP
-      for row, word in zip(found[1:-1], words, strict=True):
+      letters = np.full((len(words) + 2, self.letters_read), PAD, np.int32)
+      letters[[0, -1], 0] = START, STOP
+      for row, word in zip(letters[1:-1], words, strict=True):
         if len(word) > len(row):
           half = len(row) // 2
           word = word[: len(row) - half] + word[len(word) - half :]
         row[: len(word)] = [self.letter_ids.get(letter, UNKNOWN) for letter in word]
-      return found
+      return letters
     of_words = [START, *(self.word_ids.get(word, UNKNOWN) for word in words), STOP]
     of_tags = [START_TAG, *(self.tag_ids.get(tag, UNKNOWN_TAG) for tag in tags), STOP_TAG]
     return np.array([of_words, of_tags], np.int32).T[:, INPUTS[inputs]]
@@ -173,5 +173,5 @@ class Sentences(Sequences):
     for row, i in zip(gold, rows, strict=False):
       first, last, label = self.spans[i].T
       row[first, last] = label
-    found = {"tokens": tokens, "mask": mask, "rare": self.rare[tokens[..., 0]], "gold": gold}
-    return found | numbered(rows, size)
+    arrays = {"tokens": tokens, "mask": mask, "rare": self.rare[tokens[..., 0]], "gold": gold}
+    return arrays | numbered(rows, size)

@@ -34,9 +34,9 @@ class LineParser:
     """
     given = [self.tagged(name, line.split()) for name, line in lines]
     real = [place for place, words in enumerate(given) if words]
-    found: list[Tree | None] = [None] * len(lines)
+    parsed: list[Tree | None] = [None] * len(lines)
     if not real:
-      return found
+      return parsed
     sentences = [Tree(*zip(*given[place], strict=True), ()) for place in real]
     encoded = Sentences.of_trees(sentences, self.lexicon, self.inputs, train=False)
     ends = np.unique(
@@ -44,8 +44,8 @@ class LineParser:
     )
     spans = self.snapshot.predict(batches.evaluation(encoded, ends, self.rows))["spans"]
     for place, sentence, span in zip(real, sentences, spans, strict=True):
-      found[place] = self.lexicon.tree(sentence, span)
-    return found
+      parsed[place] = self.lexicon.tree(sentence, span)
+    return parsed
 
   def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
     """Return words with their tags: those after their slashes, or else the most frequent ones."""

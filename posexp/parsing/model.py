@@ -227,8 +227,8 @@ class Parser(nnx.Module):
     else:
       spans = chart.best_trees(scores, lengths)
       i, j = spans[..., 0], spans[..., 1]
-      found = self.reduced(with_root(self.scores(projected, spans)), gold[row[:, None], i, j - 1])
-      best = jnp.where(j > 0, found, 0).sum(1)
+      scored = self.reduced(with_root(self.scores(projected, spans)), gold[row[:, None], i, j - 1])
+      best = jnp.where(j > 0, scored, 0).sum(1)
     return best - jnp.where(labels > 0, own, 0).sum(1)
 
 

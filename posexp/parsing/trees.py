@@ -69,10 +69,10 @@ def paths(given: str | Sequence[str]) -> list[str]:
   Raises:
     UserError: a glob matches no file.
   """
-  found: list[str] = []
+  names: list[str] = []
   for name in (given,) if isinstance(given, str) else given:
     if os.path.exists(os.path.expanduser(name)) or not glob.has_magic(name):
-      found.append(name)
+      names.append(name)
       continue
     pattern = Path(name).expanduser()
     folder = next(parent for parent in pattern.parents if parent.is_dir())
@@ -82,8 +82,8 @@ def paths(given: str | Sequence[str]) -> list[str]:
         break
     else:
       raise UserError(f"{name}: no file has a name like that (looked in {os.getcwd()})")
-    found += [str(folder / each) for each in fit]
-  return found
+    names += [str(folder / each) for each in fit]
+  return names
 
 
 def read(names: Iterable[str]) -> Iterator[Tree]:

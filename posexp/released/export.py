@@ -126,11 +126,11 @@ def _tensors(model: Exported, family: Family) -> dict[str, np.ndarray]:
   else:
     flat = {path: exchanged(x, path, model.tokens.begin) for path, x in flat.items()}
   flat = {path: _in_halves(path, x, layers, model.size) for path, x in flat.items()}
-  found = {}
+  named = {}
   for piece in pieces(family, {path: x.shape for path, x in flat.items()}, model.size.num_heads):
     prefix = "" if piece.name.startswith("^") else family.base
-    found[prefix + piece.name.removeprefix("^")] = piece.join([flat[path] for path in piece.paths])
-  return dict(sorted(found.items()))
+    named[prefix + piece.name.removeprefix("^")] = piece.join([flat[path] for path in piece.paths])
+  return dict(sorted(named.items()))
 
 
 def _in_halves(path: Name, x: np.ndarray, layers: list[Layer], size: Size) -> np.ndarray:
@@ -182,18 +182,18 @@ def config_of(model: Exported) -> tuple[Family, Options]:
 
 def differences(model: Exported, size: Size, encoding: Encoding) -> list[Difference]:
   """Return the options in which a model differs from another, each with the other's."""
-  found = []
+  lines = []
   free = FREE | ({"token_types"} if model.size.token_types == 0 and model.labels else set())
   for field in dataclasses.fields(Size):
     name = field.name
     ours, theirs = (_said(each, name, bool(model.labels)) for each in (model.size, size))
     if name not in free and ours != theirs:
-      found.append(_option(f"model.{name}", *(getattr(each, name) for each in (model.size, size))))
+      lines.append(_option(f"model.{name}", *(getattr(each, name) for each in (model.size, size))))
   other = model._replace(encoding=encoding)
   for number, (ours, theirs) in enumerate(zip(model.layers, other.layers, strict=True)):
     if ours != theirs:
-      return found + _of_layer(number, ours, theirs)
-  return found
+      return lines + _of_layer(number, ours, theirs)
+  return lines
 
 
 def _option(name: str, ours: Any, theirs: Any) -> Difference:

@@ -57,20 +57,20 @@ def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -
   Raises:
     UserError: a row is like no family, lacks a part or has one too many.
   """
-  found = dict(known)
+  whole = dict(known)
   for name, row in rows.items():
     row, like = dict(row), row.get("like")
-    if like is not None and like not in found:
-      raise UserError(f"family {name} is like {like!r}, which is none of {', '.join(found)}")
-    before = found[row.pop("like")]._asdict() | {"architecture": ""} if like else {}
+    if like is not None and like not in whole:
+      raise UserError(f"family {name} is like {like!r}, which is none of {', '.join(whole)}")
+    before = whole[row.pop("like")]._asdict() | {"architecture": ""} if like else {}
     added = {
       part: {**before.get(part, {}), **row.get(part, {})} for part in ("names", "keys", "model")
     }
     try:
-      found[name] = Family(**before | row | added | {"name": name})
+      whole[name] = Family(**before | row | added | {"name": name})
     except TypeError as error:
       raise UserError(f"family {name}: {str(error).partition(') ')[2] or error}") from None
-  return found
+  return whole
 
 
 def families() -> dict[str, Family]:

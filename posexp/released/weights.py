@@ -138,8 +138,8 @@ class Released:
     asked, files = Asked(folder.name, config, family), _named(folder, family)
     words = asked.number("vocab_size")
     _check_sizes(folder, asked, files, words)
-    model, found, encoding = asked.read()
-    layers = found if isinstance(found, list) else []
+    model, positions, encoding = asked.read()
+    layers = positions if isinstance(positions, list) else []
     written = family.names.get("transform", "") + ".weight" in files
     head = asked.head if asked.head and written else None
     made = cls(folder, family, files, model, encoding, layers, words, config, head)
@@ -231,11 +231,11 @@ class Released:
     """
     try:
       state = nnx.to_flat_state(nnx.state(abstract_model(spec.build), nnx.Param))
-      found = pieces(self.family, {path: leaf.shape for path, leaf in state}, spec.size.num_heads)
+      whole = pieces(self.family, {path: leaf.shape for path, leaf in state}, spec.size.num_heads)
     except ValueError as error:
       parts = {"model": spec.size, "encoding": spec.encoding}
       raise UserError(f"{self.folder.name}: {as_typed(str(error), parts)}") from None
-    for piece in found:
+    for piece in whole:
       if piece.name not in self.files:
         name = piece.name.removeprefix("^")
         raise UserError(f"{self.folder.name}: no tensor {name} in it, which its config asks for")
@@ -246,7 +246,7 @@ class Released:
           f"for {[*piece.shape]}"
         )
     copies = {self.family.names.get("head", "") + ".weight"} if spec.size.tie_embeddings else set()
-    left = self.files.keys() - {piece.name for piece in found} - copies
+    left = self.files.keys() - {piece.name for piece in whole} - copies
     if self.head is None and not self.family.causal:  # the encoder alone is read
       left = {each for each in left if not each.startswith("^")}
     known = rf"\^?(.*\.)?({'|'.join(COMMON['ignored'])})|{EYES}"  # no parameters of what is read
@@ -255,7 +255,7 @@ class Released:
         f"{self.folder.name}: {self.files[strange[0]]} is none of the tensors that its config.json "
         "asks for"
       )
-    return found
+    return whole
 
   def classifier(self, labels: Sequence[str]) -> dict[str, Tensor]:
     """Return the parameters of the head that tells these labels apart, if the file has it."""

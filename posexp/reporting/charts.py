@@ -55,35 +55,35 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
-  found = [_by_group(every, of)]
+  drawn = [_by_group(every, of)]
   for key in results.by:  # a line for each combination of the other options
     points = []
     for group in every:
       if (value := number(group.values[key])) is not None:
         others = {name: group.values[name] for name in group.values if name != key}
         points.append(_point(group, label(others, group.runs), value, of))
-    found.append(Chart("numbers", key, of, points))
+    drawn.append(Chart("numbers", key, of, points))
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
     points = []
     for group in groups:
       steps, values = curve(list(group.repeats.values()), key)
       for step, column in zip(steps.tolist(), values.T, strict=True):
         points.append(Point(group, group.label, step, group.of(column), column.tolist()))
-    found.append(Chart("steps", "step", score(key, table), points))
+    drawn.append(Chart("steps", "step", score(key, table), points))
   for parts in scores.by_part(of, results.runs).values():
-    found.append(_by_part(groups, parts))
+    drawn.append(_by_part(groups, parts))
   for cost in DRAWN:
     costly = [
       _point(group, group.label, group.costs[cost], of)
       for group in every
       if group.estimate.n and cost in group.costs
     ]
-    found.append(Chart("numbers", cost, of, costly))
+    drawn.append(Chart("numbers", cost, of, costly))
   for other in scores.measured(results.runs).values():
     known = other.metric.name in table and not other.part and "/" not in other.split
     if known and other.key != of.key:
-      found.append(_by_group(every, other))
-  return (chart for chart in found if chart.points)
+      drawn.append(_by_group(every, other))
+  return (chart for chart in drawn if chart.points)
 
 
 def differences(results: Results) -> Chart:

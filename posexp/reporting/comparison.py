@@ -71,8 +71,8 @@ def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) ->
   these, which predictions leave out.
   """
   for run, side in zip(runs, measures, strict=True):
-    whole, found = run.score(f"{split}/bits_per_byte"), side.get("bits_per_byte")
-    if found and whole is not None and whole > 1.001 * found.score(found.statistics.sum(0)):
+    whole, shown = run.score(f"{split}/bits_per_byte"), side.get("bits_per_byte")
+    if shown and whole is not None and whole > 1.001 * shown.score(shown.statistics.sum(0)):
       yield (
         f"{run.path}: {whole:.4f} bits per byte with the words that its vocabulary lacks, which "
         "do not count here"

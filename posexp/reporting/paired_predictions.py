@@ -194,13 +194,13 @@ def _joined(sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
   """Join the parts of a text that runs have cut differently, between the cuts that all share."""
   ends = [rows["bytes"].cumsum() for rows in sides]
   common = functools.reduce(np.intersect1d, ends)
-  found = []
+  joined = []
   for rows, end in zip(sides, ends, strict=True):
     parts = rows.groupby(np.searchsorted(common, end))
     one = parts.agg({"reference": "".join, "loss": "sum", "bytes": "sum"})
     bits = one["loss"] / math.log(2) / one["bytes"].clip(lower=1)
-    found.append(one.assign(answer=bits.map("{:.3f} bits per byte".format)))
-  return found
+    joined.append(one.assign(answer=bits.map("{:.3f} bits per byte".format)))
+  return joined
 
 
 def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:

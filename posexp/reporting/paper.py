@@ -86,16 +86,16 @@ def table(tasks: Sequence[Results]) -> Paper:
   """Return a row for each label of groups, the best mean rank first, and a column for each task:
   means with their intervals, the seeds that learned, and marks of differences.
   """
-  found = [{one_line(group.label): group for group in results.groups} for results in tasks]
+  labeled = [{one_line(group.label): group for group in results.groups} for results in tasks]
 
   def rank(name: str) -> float:
-    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
+    places = [[*groups].index(name) / len(groups) for groups in labeled if name in groups]
     return sum(places) / len(places)
 
-  names = sorted(dict.fromkeys(name for groups in found for name in groups), key=rank)
+  names = sorted(dict.fromkeys(name for groups in labeled for name in groups), key=rank)
   heads = ["", *(f"{one_line(task.task)}: {one_line(task.score.title)}" for task in tasks)]
   rows = [
-    [name, *(_cell(groups.get(name), each) for groups, each in zip(found, tasks, strict=True))]
+    [name, *(_cell(groups.get(name), each) for groups, each in zip(labeled, tasks, strict=True))]
     for name in names
   ]
   best = {

@@ -220,16 +220,16 @@ def results(
   options = dict.fromkeys(option for run in runs for option in (*run.settings, *run.facts))
   for each in by or ():
     _check("--by", each, options, "no option by which runs can be grouped")
-  found = []
+  listed = []
   for task, members in by_task(runs).items():
     score = scores.headline(members) if key is None else scores.measured(members).get(key)
     if score is not None:
-      found.append(_of_task(task, members, score, by, baseline))
+      listed.append(_of_task(task, members, score, by, baseline))
       if same:
-        found[-1].same = against_itself(found[-1])
-  labels = [group.label for each in found for group in each.ranked]
+        listed[-1].same = against_itself(listed[-1])
+  labels = [group.label for each in listed for group in each.ranked]
   _check("--baseline", baseline, labels, "it is no group with a mean")
-  return found
+  return listed
 
 
 def _check(flag: str, asked: str | None, names: Iterable[str], problem: str) -> None:
@@ -247,35 +247,35 @@ def _of_task(
   groups = grouping.grouped(begun, keys, score)
   sign = -1 if score.metric.higher_is_better else 1
   groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate.n else math.inf)
-  found = Results(task, score, keys, groups, None, never_begun, chosen=bool(by))
+  made = Results(task, score, keys, groups, None, never_begun, chosen=bool(by))
   for group in groups:
-    rows = [found.costs[run.path] for run in group.repeats.values()]
+    rows = [made.costs[run.path] for run in group.repeats.values()]
     for heading in rows[0] if rows else ():
       if known := [row[heading] for row in rows if row[heading] is not None]:
         group.costs[heading] = float(np.mean(known))
-  if found.looked_at:
+  if made.looked_at:
     last = max((run for run in runs if run.looked_at), key=lambda run: run.seed)
     margin = last.config.get("margin")
-    found.margin = None if margin is None else margin / score.factor
-  if found.ranked:
-    found.baseline = next((group for group in found.ranked if group.label == baseline), None)
-    if found.baseline is None:
-      found.baseline, found.rule = grouping.default_baseline(
-        found.ranked, score, by_score=not found.looked_at
+    made.margin = None if margin is None else margin / score.factor
+  if made.ranked:
+    made.baseline = next((group for group in made.ranked if group.label == baseline), None)
+    if made.baseline is None:
+      made.baseline, made.rule = grouping.default_baseline(
+        made.ranked, score, by_score=not made.looked_at
       )
-    base, sizes = found.baseline, {}  # of texts, by which language models can be compared
-    for group in found.ranked:
+    base, sizes = made.baseline, {}  # of texts, by which language models can be compared
+    for group in made.ranked:
       sizes[group.label] = grouping.text_size(next(iter(group.repeats.values())))
-    for group in found.ranked:
+    for group in made.ranked:
       if group is not base and sizes[group.label] == sizes[base.label]:
-        comparisons = (len(found.ranked) - 1) * found.looked_at
+        comparisons = (len(made.ranked) - 1) * made.looked_at
         group.difference = _difference(group.repeats, base.repeats, score, comparisons)
-        if found.cut_short([*group.repeats.values(), *base.repeats.values()]):
+        if made.cut_short([*group.repeats.values(), *base.repeats.values()]):
           group.difference = Difference(Estimate(*group.difference.estimate[:2]))
-    tested = [] if found.looked_at else [group.difference for group in found.tested]
+    tested = [] if made.looked_at else [group.difference for group in made.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p
-  return found
+  return made
 
 
 def _difference(
@@ -353,13 +353,13 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
 
 def costs(run: Run) -> dict[str, float | None]:
   """Return the costs of a run, by heading; tokens/s is the median over training."""
-  found = {heading: run.score(key) for heading, key in COSTS.items()}
-  if found["tokens/s"] is None:  # as in summaries of earlier versions
+  known = {heading: run.score(key) for heading, key in COSTS.items()}
+  if known["tokens/s"] is None:  # as in summaries of earlier versions
     rates = [row[RATE] for row in run.history if _finite(row.get(RATE))]
-    found["tokens/s"] = statistics.median(rates) if rates else None
-  if found["peak MiB"] is not None:
-    found["peak MiB"] /= 2**20
-  return found
+    known["tokens/s"] = statistics.median(rates) if rates else None
+  if known["peak MiB"] is not None:
+    known["peak MiB"] /= 2**20
+  return known
 
 
 def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:

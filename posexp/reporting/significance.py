@@ -222,9 +222,9 @@ class Difference:
       shared = [key for key in a if key in b]
       own, base = (np.mean([each[key] for key in shared or each]) for each in (a, b))
       return cls(Estimate(min(len(a), len(b)), float(own - base)))
-    found = contrast(a, b, most)
-    ends = found.ends() if found.error else (None, None)
-    return cls(Estimate(min(found.n), found.mean, None, *ends), found, found.p())
+    both = contrast(a, b, most)
+    ends = both.ends() if both.error else (None, None)
+    return cls(Estimate(min(both.n), both.mean, None, *ends), both, both.p())
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -286,12 +286,12 @@ def _y_scale(chart: Chart, rows: Sequence[Spec]) -> Spec:
   """Return the scale of a score: a share's own range, or logarithmic for losses over decades."""
   means = [row["mean"] for row in rows]
   least, most, percent = min(means), max(means), chart.y.metric.percent
-  found = {"zero": False, "nice": False}
+  kind = {"zero": False, "nice": False}
   if chart.kind == "steps" and not percent and least > 0 and most > DECADES * least:
-    return found | {"type": "log", "domain": [0.8 * least, 1.2 * most]}
+    return kind | {"type": "log", "domain": [0.8 * least, 1.2 * most]}
   low, high = ends_of_axis(rows)
   low = min([low, *(chart.y.factor * each for each in chart.chance if each is not None)])
-  return found | {"domain": [max(low, -2.0), min(high, 102.0)] if percent else [low, high]}
+  return kind | {"domain": [max(low, -2.0), min(high, 102.0)] if percent else [low, high]}
 
 
 def _x_axis(chart: Chart, rows: Sequence[Spec]) -> Spec:

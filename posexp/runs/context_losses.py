@@ -39,21 +39,21 @@ class ContextLosses(NamedTuple):
     bits per byte that a segment gains over BEFORE tokens, and, where longer contexts were measured,
     `context/slope` beyond the segment and `context/holds_to`.
     """
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for context, each in self.nats.items():
-      found[f"context/loss/{context}"] = float(each.sum(dtype=np.float64) / len(each))
-      found[f"context/bits_per_byte/{context}"] = bits_per_byte(each, self.bytes)
+      means[f"context/loss/{context}"] = float(each.sum(dtype=np.float64) / len(each))
+      means[f"context/bits_per_byte/{context}"] = bits_per_byte(each, self.bytes)
     if trained is None:
-      return found
+      return means
     if trained > BEFORE and {BEFORE, trained} <= self.nats.keys():
-      least, most = (found[f"context/bits_per_byte/{each}"] for each in (BEFORE, trained))
-      found["context/gain"] = least - most
-    loss = {context: found[f"context/loss/{context}"] for context in self.nats}
+      least, most = (means[f"context/bits_per_byte/{each}"] for each in (BEFORE, trained))
+      means["context/gain"] = least - most
+    loss = {context: means[f"context/loss/{context}"] for context in self.nats}
     beyond = {context: each for context, each in loss.items() if context >= trained}
     if len(beyond) > 1:
-      found["context/slope"] = slope(beyond)
-      found["context/holds_to"] = holds_to(loss)
-    return found
+      means["context/slope"] = slope(beyond)
+      means["context/holds_to"] = holds_to(loss)
+    return means
 
 
 def slope(loss: Mapping[int, float]) -> float:

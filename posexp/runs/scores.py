@@ -49,14 +49,14 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
 
   Lengths ("6", "11-15") are in the order of their size.
   """
-  found: dict[str, list[Score]] = {}
+  of_split: dict[str, list[Score]] = {}
   for each in measured(runs).values():
     if each.metric == of.metric and each.part and each.split and "/" not in each.split:
-      found.setdefault(each.split, []).append(each)
-  for parts in found.values():
+      of_split.setdefault(each.split, []).append(each)
+  for parts in of_split.values():
     if lengths(parts):
       parts.sort(key=lambda each: int(re.match(r"\d+", each.part).group()))
-  return {split: parts for split, parts in found.items() if len(parts) > 1}
+  return {split: parts for split, parts in of_split.items() if len(parts) > 1}
 
 
 def lengths(parts: Sequence[Score]) -> bool:

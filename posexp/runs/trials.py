@@ -71,17 +71,17 @@ class Tuning:
     Two values of an option of the encoding itself are no range: they have no edge. Where all points
     are equal, there is no best value.
     """
-    found: list[str] = []
+    typed: list[str] = []
     if len({point.mean for point in self.points}) < 2:
-      return found
+      return typed
     for key, value in self.best.values.items() if self.best else ():
       tried = {number(spelled(point.values[key])) for point in self.points}
       ranged = None not in tried and len(tried) > 1 + key.startswith(
         f"{self.settings['encoding']}."
       )
       if ranged and number(spelled(value)) in (min(tried), max(tried)):
-        found.append(f"{key}={spelled(value)}")
-    return found
+        typed.append(f"{key}={spelled(value)}")
+    return typed
 
 
 def tunings(runs: Sequence[Run]) -> list[Tuning]:

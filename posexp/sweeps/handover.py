@@ -156,11 +156,11 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
     said = " ".join(str(error).split())
     raise UserError(f"hydra/sweeper: {type(error).__name__}: {said}") from error
   if results.exists():
-    found = OmegaConf.to_container(OmegaConf.load(results))
-    if not math.isfinite(found["best_value"]):
+    winner = OmegaConf.to_container(OmegaConf.load(results))
+    if not math.isfinite(winner["best_value"]):
       raise UserError("no trial has a score: each has diverged, or its options do not suit")
-    best = show_options(found.get("best_params"))
-    value = format(found["best_value"], metric.format)
+    best = show_options(winner.get("best_params"))
+    value = format(winner["best_value"], metric.format)
     log.info("best of the sweep: %s: %s %s", best, metric.title, value)
 
 

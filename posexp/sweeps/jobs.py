@@ -61,14 +61,14 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   _composed.cache_clear()  # files and plugins may have changed since the last command line
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
-  found, typed = [], {}
+  every, typed = [], {}
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
     job = dict(zip(columns, values, strict=True))
     config = _config(job)
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed")
     group = group or f"encoding={config['encoding']}"
-    found.append(member := Member(number, options, group, config))
+    every.append(member := Member(number, options, group, config))
     typed[member] = job
     try:
       member.config, member.path = _identified(config, digests)
@@ -80,18 +80,18 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     if member.finished and not config["rerun"]:
       member.state = DONE
   if not first:
-    raise Unsuited(found[0].unsuited)
-  encodings = dict.fromkeys(member.config["encoding"] for member in found)
+    raise Unsuited(every[0].unsuited)
+  encodings = dict.fromkeys(member.config["encoding"] for member in every)
   tuned = space.options if space else {}
   check_heeded(read(lines[0] for lines in [*columns.values(), *tuned.values()]), list(encodings))
   if space is None:
-    return found
-  found = [*_trials(space, columns, typed, digests), *found, *tuning.tuned_runs(found)]
-  for number, member in enumerate(found, start=1):
+    return every
+  every = [*_trials(space, columns, typed, digests), *every, *tuning.tuned_runs(every)]
+  for number, member in enumerate(every, start=1):
     member.number = number
-  for _ in tuning.choose(found):  # those whose trials have been trained before
+  for _ in tuning.choose(every):  # those whose trials have been trained before
     pass
-  return found
+  return every
 
 
 def _trials(

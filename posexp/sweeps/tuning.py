@@ -268,5 +268,5 @@ def _usual_seconds(config: Mapping[str, Any]) -> list[float]:
   runs: list[Run] = []
   with contextlib.suppress(UserError):  # there are none
     runs = read_runs([Path(config["runs"], str(config["task"]["name"]))], trials=True)[0]
-  found = [run.score("time/seconds") for run in runs if facts(run.config) == facts(config)]
-  return [seconds for seconds in found if seconds is not None]
+  times = [run.score("time/seconds") for run in runs if facts(run.config) == facts(config)]
+  return [seconds for seconds in times if seconds is not None]

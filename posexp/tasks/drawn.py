@@ -212,7 +212,7 @@ class Listed(Answers):
     return [train[i] for i in random.integers(len(train), size=rows).tolist()]
 
   def widest(self, length):
-    alike = (each for found in self.examples.values() for each in found if len(each[1]) == length)
+    alike = (each for own in self.examples.values() for each in own if len(each[1]) == length)
     return max(alike, key=lambda each: len(each[0]))
 
   @functools.cached_property

@@ -326,9 +326,9 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
   )
   count = min(WRITTEN, data.length - given)
   go_on = sampling.continuer(snapshot.graphdef, data.length, count)
-  found = snapshot.map(
+  drawn = snapshot.map(
     lambda params, settings, batch: {"tokens": go_on(params, settings, batch["tokens"])}, batches
   )
-  written = sampling.check_drawn(found["tokens"])
+  written = sampling.check_drawn(drawn["tokens"])
   ended = (each[: np.argmax(each == END)] if END in each else each for each in written)
   return rows_of({"prompt": spelled(data, prompts), "text": spelled(data, ended)})

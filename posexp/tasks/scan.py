@@ -56,12 +56,12 @@ def commands() -> dict[str, str]:
     for phrase, actions in phrases.items()
     for often, times in (("", 1), (" twice", 2), (" thrice", 3))
   }
-  found = dict(sentences)
+  meanings = dict(sentences)
   for first, actions in sentences.items():
     for second, others in sentences.items():
-      found[f"{first} and {second}"] = f"{actions} {others}"
-      found[f"{first} after {second}"] = f"{others} {actions}"
-  return found
+      meanings[f"{first} and {second}"] = f"{actions} {others}"
+      meanings[f"{first} after {second}"] = f"{others} {actions}"
+  return meanings
 
 
 def published(split: Split, longest: int) -> tuple[list[Pair], list[Pair]]:
@@ -202,7 +202,7 @@ def blind(pairs: Iterable[Pair]) -> dict[int, float]:
     bag = len(actions.split()), tuple(sorted(command.split()))
     meanings.setdefault(bag, Counter())[actions] += 1
   right, total = Counter(), Counter()
-  for (length, _), found in meanings.items():
-    right[length] += max(found.values())
-    total[length] += found.total()
+  for (length, _), counts in meanings.items():
+    right[length] += max(counts.values())
+    total[length] += counts.total()
   return {length: right[length] / total[length] for length in total}

@@ -64,8 +64,8 @@ class Snapshot(NamedTuple):
       for batch, _ in shard(batches, self.program.mesh):
         if carry is None:
           carry = self.program.carry(len(batch["mask"]))
-        found, carry = self.program.predict(self.state, batch, carry, term_scale)
-        yield batch, found
+        output, carry = self.program.predict(self.state, batch, carry, term_scale)
+        yield batch, output
 
     return self.finite(gathered(outputs()), split)
 

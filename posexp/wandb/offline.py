@@ -20,8 +20,8 @@ def sessions(folder: Path, run_id: str | None) -> list[Path]:
 
   Their names end with the run's ID, or, where two began in one second, with a number after it.
   """
-  found = (folder / "wandb").glob(f"*run-*/run-{glob.escape(run_id or '')}.wandb")
-  kept = [file.parent for file in found if file.stat().st_size > EMPTY]
+  files = (folder / "wandb").glob(f"*run-*/run-{glob.escape(run_id or '')}.wandb")
+  kept = [file.parent for file in files if file.stat().st_size > EMPTY]
   return sorted(kept, key=lambda each: each.name.removeprefix("offline-"))
 
 

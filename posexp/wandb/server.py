@@ -41,9 +41,9 @@ def session(**settings: Any) -> Any:
   """Return W&B's session with these settings; `heard` gets its warnings."""
   import wandb
 
-  found = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
-  wandb.termsetup(found.settings, _logger)
-  return found
+  made = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
+  wandb.termsetup(made.settings, _logger)
+  return made
 
 
 def connect(timeout: float) -> str:
