@@ -67,9 +67,9 @@ def translate(args: argparse.Namespace) -> None:
     texts = [line.text for line in window]
     doing(f"translating {counted(len(texts), 'line')}" if texts else "")
     translations = translator(texts)
-    for each in translations:
-      score = f"{each.score:.4f}" if each else ""  # a blank line has none
-      print(*[score] * args.scores, printable(each.text) if each else "", sep="\t")
+    for translation in translations:
+      score = f"{translation.score:.4f}" if translation else ""  # a blank line has none
+      print(*[score] * args.scores, printable(translation.text) if translation else "", sep="\t")
     sys.stdout.flush()
     for text, each, number in zip(texts, translations, numbers, strict=False):
       cut += each is not None and each.cut

@@ -103,16 +103,16 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   predictions = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
   level, before = ratio(*parts(predictions[0]))
   metrics = []
-  for each in predictions:
-    value, deviations = ratio(*parts(each))
+  for prediction in predictions:
+    value, deviations = ratio(*parts(prediction))
     difference = {
       "examples": len(deviations),
       "change": float(value - level),
       # Of pairs, not of two samples.
       "error": float((deviations - before).std() / len(deviations) ** 0.5),
-      "other": int((each["answer"] != predictions[0]["answer"]).sum()),  # answers that differ
+      "other": int((prediction["answer"] != predictions[0]["answer"]).sum()),  # answers that differ
     }
-    metrics.append(task.scores(each) | difference)
+    metrics.append(task.scores(prediction) | difference)
   return metrics
 
 

@@ -188,7 +188,7 @@ def _done(
   done: set[tuple[str, str]] = set()
   for folder in known:
     standings = [each for each in folder if each.track in tracks]
-    every = {(each.name, name) for each in standings for name in suite.columns}
+    every = {(standing.name, name) for standing in standings for name in suite.columns}
     done |= every - {(each.name, name) for each in standings for name in each.incomplete}
   return done
 

@@ -136,7 +136,7 @@ class Cell:
     shared = command_line.shared(overrides)
     members = jobs.members(Namespace(overrides=overrides, multirun=True), shared)
     known = {trial.path for trial in self.trials}
-    fixed = [each for each in members if not each.of and each.fixed is None]
+    fixed = [member for member in members if not member.of and member.fixed is None]
     default = default_of(fixed[0].config)
     for each in members:
       if each.of and each.path not in known:

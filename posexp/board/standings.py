@@ -230,7 +230,7 @@ class Board:
     none that causal encodings lack.
     """
     columns = [c for c, s in self.columns if s == side and not c.control and not c.encoder]
-    return [each for each in columns if 2 * len(self.cells(each, side)) > len(self.rows)]
+    return [column for column in columns if 2 * len(self.cells(column, side)) > len(self.rows)]
 
   def cells(self, column: Column, side: str) -> dict[str, Cell]:
     """Return the cells of a column by their rows."""
@@ -256,7 +256,7 @@ class Board:
     """
     columns = self.shared(side)
     worths = {row.name: row.over(columns, side, learned) for row in self.rows if columns}
-    return {name: aggregates.overall([*each.values()]) for name, each in worths.items() if each}
+    return {name: aggregates.overall([*worth.values()]) for name, worth in worths.items() if worth}
 
   @functools.cache  # noqa: B019
   def improvements(self, side: str, anchor: str, learned: bool = False) -> dict[str, Interval]:
@@ -324,14 +324,14 @@ class Board:
     deviations = [cell.estimate.sd for cell in cells if cell.estimate.n == n > 1]
     if not deviations:
       return None
-    variance = statistics.median(each**2 / n for each in deviations)
+    variance = statistics.median(deviation**2 / n for deviation in deviations)
     both = Contrast(0.0, 0.0, np.diag([variance] * 2), 2.0 * (n - 1), None, (n, n), False)
     return both.detectable()
 
   def ranks(self, side: str) -> dict[str, float]:
     """Return the mean reciprocal rank of each row that has all shared columns."""
     worths = {row.name: row.over(self.shared(side), side) for row in self.rows}
-    kept = {name: each.values() for name, each in worths.items() if each}
+    kept = {name: worth.values() for name, worth in worths.items() if worth}
     if not kept:
       return {}
     means = np.array([[task.mean() for task in tasks] for tasks in kept.values()])

@@ -63,7 +63,7 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
     UserError: two sides are of different metrics, or share no examples though both name them.
   """
   verdicts = [_judged(side, sides[0]) for side in sides[1:]]
-  tested = [each for each in verdicts if each.tests]
+  tested = [verdict for verdict in verdicts if verdict.tests]
   for each, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
     each.p = p
   return verdicts

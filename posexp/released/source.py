@@ -64,7 +64,7 @@ class HuggingFace(Source):
     """
     end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
     arrays = parameters(self.released, self.released.spec(), end)
-    own = {path_of(name): each for name, each in arrays.items()}
+    own = {path_of(name): array for name, array in arrays.items()}
     if self.released.family.causal:
       return own
     body = {name: each for name, each in own.items() if not name.startswith("head/")}

@@ -45,7 +45,7 @@ def context_table(results: Results) -> Table:
 def of_little_gain(results: Results) -> Iterator[str]:
   """Yield a sentence if groups hardly use their context."""
   gains = {group.label: _values(group, GAIN) for group in results.ranked}
-  if little := [label for label, each in gains.items() if each and np.mean(each) < LEAST_GAIN]:
+  if little := [label for label, gain in gains.items() if gain and np.mean(gain) < LEAST_GAIN]:
     yield (
       f"More context than {BEFORE} tokens gains less than {LEAST_GAIN} bits per byte with "
       f"{listed(little, 8)}: models that hardly use their context say little about order, memory "
@@ -133,7 +133,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
       f"{runs[losses.index(None)].path} has no losses of {name} by context; python -m "
       "posexp.context RUN --at 100,200,300 measures them"
     )
-  most = max((each.nats for each in losses), key=len)
+  most = max((loss.nats for loss in losses), key=len)
   for run, each in zip(runs, losses, strict=True):
     same = each.text == losses[0].text and np.array_equal(each.place, losses[0].place)
     # One whose positions end was measured with the shorter contexts alone.

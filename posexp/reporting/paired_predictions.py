@@ -111,7 +111,7 @@ def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
     else:
       parts = right, ones
     examples[name] = Examples(*(np.asarray(part, float) for part in parts), of)
-  return {name: each for name, each in examples.items() if name not in ("bleu", "chrf")}
+  return {name: example for name, example in examples.items() if name not in ("bleu", "chrf")}
 
 
 def packed_examples(run: Run) -> dict[str, dict[str, Any]]:

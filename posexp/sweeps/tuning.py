@@ -65,7 +65,7 @@ class Space:
     section = OmegaConf.to_container(shared.tune, resolve=True)
     for key in SETTINGS:
       if len(values := taken.pop(key, [])) > 1:
-        section[key.removeprefix(PREFIX)] = [each.partition("=")[2] for each in values]
+        section[key.removeprefix(PREFIX)] = [value.partition("=")[2] for value in values]
     if isinstance(seed := section.get("seeds"), int | str):
       section["seeds"] = [seed]
     tune = build(Tune, section, "tune")

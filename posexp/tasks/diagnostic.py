@@ -105,7 +105,7 @@ class Answering(Task):
       summary |= prefixed(split, self.scores(predictions))
       for length in data.lengths[split]:
         chosen = predictions["length"] == length
-        part = self.scores({name: each[chosen] for name, each in predictions.items()})
+        part = self.scores({name: prediction[chosen] for name, prediction in predictions.items()})
         for name in BY_LENGTH:
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
