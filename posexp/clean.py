@@ -78,7 +78,7 @@ def spare(run: Run, keep: str) -> list[Path]:
 def _table(runs: Sequence[Run]) -> str:
   rows = []
   for task in sorted({run.task for run in runs}):
-    own = [each for each in runs if each.task == task]
+    own = [run for run in runs if run.task == task]
     unfinished = sum(each.summary is None for each in own)
     held = _size(each.path / "checkpoints" for each in own)
     other = _size(each.path for each in own) - held
@@ -89,7 +89,7 @@ def _table(runs: Sequence[Run]) -> str:
 
 def _size(folders: Iterable[Path]) -> int:
   """Return the bytes of the files in folders, at any depth."""
-  files = (each for folder in folders for each in folder.rglob("*") if not each.is_dir())
+  files = (file for folder in folders for file in folder.rglob("*") if not file.is_dir())
   return sum(file.lstat().st_size for file in files)
 
 

@@ -215,7 +215,7 @@ def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
   gram = vectors @ vectors.T / np.mean(np.sum(vectors**2, axis=1))
   diagonals = [np.diagonal(gram, offset) for offset in range(len(vectors) // 2 + 1)]
   low, high = np.array([np.quantile(diagonal, (0.1, 0.9)) for diagonal in diagonals]).T
-  return np.array([each.mean() for each in diagonals]), low, high
+  return np.array([diagonal.mean() for diagonal in diagonals]), low, high
 
 
 def share_by_offset(scores: np.ndarray) -> float:

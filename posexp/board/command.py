@@ -159,10 +159,10 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
   finally:
     for row in asked:
       file = args.out / f"{row.name}.parquet"
-      found = [each for each in sweep.cells if each.row == row]
+      found = [cell for cell in sweep.cells if cell.row == row]
       if found and (n := rows.write_row(file, suite, found, args.quick, args.records / file.name)):
         print(f"written: {near(file)}, {counted(n, 'run')}", flush=True)
-  missing = {each.row.name: None for each in sweep.cells if each.left}
+  missing = {cell.row.name: None for cell in sweep.cells if cell.left}
   if missing and (until is None or sweep.in_state(FAILED)):
     raise UserError(f"{', '.join(missing)}: runs have failed; the same command tries them again")
   if missing:

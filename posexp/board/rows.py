@@ -119,7 +119,7 @@ class Cell:
     """The runs for a row's file, which takes those of a rate, or of tuned tracks, all at once."""
     if not self._left and all(run.state == DONE for run in self.runs):
       return self.runs
-    default = [each for each in self.runs if each not in self.tuned]
+    default = [run for run in self.runs if run not in self.tuned]
     rates = {trial: trial.config["train"]["learning_rate"] for trial in self.trials}
     begun = {rates[each] for each in default if each in rates and each.state != DONE}
     return [each for each in default if rates.get(each) not in begun]
@@ -138,13 +138,13 @@ class Cell:
     known = {trial.path for trial in self.trials}
     fixed = [member for member in members if not member.of and member.fixed is None]
     default = default_of(fixed[0].config)
-    for each in members:
-      if each.of and each.path not in known:
-        name = each.options.replace("trial", f"trial of {self.row.name},", 1)
-        each.options = f"{column.name}: {name}"
-        self.trials.append(each)
-        if default_of(each.config) != default:
-          self.tuned.add(each)
+    for member in members:
+      if member.of and member.path not in known:
+        name = member.options.replace("trial", f"trial of {self.row.name},", 1)
+        member.options = f"{column.name}: {name}"
+        self.trials.append(member)
+        if default_of(member.config) != default:
+          self.tuned.add(member)
     return fixed
 
   def grow(self) -> None:
@@ -152,9 +152,9 @@ class Cell:
     while self._left:
       is_tuned = self._left == 1 and bool(self.tuned)
       trials = [trial for trial in self.trials if is_tuned or trial not in self.tuned]
-      if any(each.state != DONE for each in trials):
+      if any(trial.state != DONE for trial in trials):
         return
-      runs = [read_run(each.path) for each in trials]
+      runs = [read_run(trial.path) for trial in trials]
       choice = Choice.of(runs, self.default, self.column)
       if choice is None or not choice.best:  # all have diverged; the alternative may not
         self._left -= 1
@@ -328,7 +328,7 @@ def write_row(
   `entries` are the digests of all code and options that this file has had results of. The first
   file of a row that is published has its columns, too.
   """
-  row, columns = cells[0].row, [each.column.name for each in cells]
+  row, columns = cells[0].row, [cell.column.name for cell in cells]
   paths = {each.path: None for cell in cells for each in cell.written if each.path.is_dir()}
   runs = [run for run in map(read_run, paths) if run.summary is not None]
   if not runs:

@@ -117,7 +117,7 @@ class Standing:
     row_cells = {column.name: self.cells.get((column.name, side)) for column in columns}
     if any(cell is None or cell.at_edge for cell in row_cells.values()):
       return None
-    worth = {n: (each.of_learned if learned else each).worth for n, each in row_cells.items()}
+    worth = {n: (cell.of_learned if learned else cell).worth for n, cell in row_cells.items()}
     return {name: each for name, each in worth.items() if each.size} or None
 
   @property

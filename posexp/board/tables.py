@@ -218,7 +218,7 @@ def tuning(board: Board) -> Table:
     seconds = [run.score("time/cpu_seconds") or 0.0 for run in row.trials]
     cost = f"{counted(len(row.trials), 'run')}, {lasting(sum(seconds))}"
     rows.append([row.name, *(row.chosen.get(c.name, MISSING) for c in columns), cost])
-  return ["", *(each.name for each in columns), "trials, on one core"], rows
+  return ["", *(column.name for column in columns), "trials, on one core"], rows
 
 
 def by_seed(board: Board) -> Table:

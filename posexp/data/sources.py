@@ -262,7 +262,7 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
     return columns[name]
   plain = {column.strip().casefold(): column for column in columns}
   near = nearest(name, columns) or plain.get(name.strip().casefold())
-  there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
+  there = ", ".join(column if column == column.strip() else repr(column) for column in columns)
   if near == f'"{name}"':
     way_out = "quotation marks are text here, as not all fields are quoted as in a CSV; remove them"
   elif near and near != near.strip():

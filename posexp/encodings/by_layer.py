@@ -104,8 +104,8 @@ class ByLayer(Encoding):
     if self.window is None:
       return tuple(layers)
     return tuple(
-      each._replace(window=each.window and self.window, chunk=each.chunk and self.window)
-      for each in layers
+      layer._replace(window=layer.window and self.window, chunk=layer.chunk and self.window)
+      for layer in layers
     )
 
   def layers(self, count: int) -> Sequence[Layer]:

@@ -45,7 +45,7 @@ class Cache(struct.PyTreeNode):
     heads, width = size.kv_heads, size.width_of_head
     slots = [window - 1 if window and empty.rolls(window) else length for window in windows]
     keys = tuple(jnp.zeros((batch, heads, width, slot), size.dtype) for slot in slots)
-    values = tuple(jnp.zeros((batch, heads, each, width), size.dtype) for each in slots)
+    values = tuple(jnp.zeros((batch, heads, slot, width), size.dtype) for slot in slots)
 
     def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
       x = jax.ShapeDtypeStruct((batch, 1, size.d_model), size.dtype)

@@ -264,7 +264,7 @@ def _config(family: Family, model: Exported) -> Options:
   kinds = ["sliding_attention" if each else "full_attention" for each in windows]
   given: Options = {"sliding_window": window, "use_sliding_window": window is not None}
   given |= {"layer_types": kinds if window else None}
-  given |= {"no_rope_layers": [int(isinstance(each.encoding, RoPE)) for each in layers]}
+  given |= {"no_rope_layers": [int(isinstance(layer.encoding, RoPE)) for layer in layers]}
   config |= {key: value for key, value in given.items() if key in keys}
   return config | _rope(turns[0] if turns else RoPE(), model.longest)
 

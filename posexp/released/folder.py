@@ -96,7 +96,7 @@ class Folder:
       return tuple(self._slice(name).get_shape())
     parts = [self._slice(name + each) for each in (BLOCKS, SCALES)]
     blocks, scales = (tuple(part.get_shape()) for part in parts)
-    fits = blocks[:-1] == scales and {each.get_dtype() for each in parts} == {"U8"}
+    fits = blocks[:-1] == scales and {part.get_dtype() for part in parts} == {"U8"}
     return shape_of(blocks) if fits else ()
 
   def dtype(self, name: str) -> str:
@@ -147,7 +147,7 @@ class Folder:
     """
     if any((self.path / file).is_file() for file in (WEIGHTS, INDEX)):
       return True
-    if pickles := sorted(each.name for pattern in PICKLES for each in self.path.glob(pattern)):
+    if pickles := sorted(file.name for pattern in PICKLES for file in self.path.glob(pattern)):
       raise UserError(
         f"{self.name}: its weights are a pickle ({pickles[0]}), which can run any code and is never"
         f" opened; give them as {WEIGHTS}, which save_pretrained writes"

@@ -65,7 +65,7 @@ def positions(folder: Folder) -> Positions:
     read += names
     if names:
       tables[label] = folder.tensor(names[0]).astype(np.float64)
-  if not all(np.isfinite(each).all() for each in tables.values()):
+  if not all(np.isfinite(table).all() for table in tables.values()):
     raise UserError(f"{folder.name}: {read[0]} has numbers that are not finite; download it again")
   given = encoding.get(encoding["encoding"]) or {}
   if first := given.get("first"):  # rows before that of position 0

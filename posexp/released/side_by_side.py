@@ -207,7 +207,7 @@ def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
   title = ", ".join(models)
   yield "stack", stack(title, models)
   yield from _tables(title, models)
-  turning = {name: each for name, each in models.items() if each.spectra}
+  turning = {name: model for name, model in models.items() if model.spectra}
   if turning:
     spectra = {
       ", ".join(filter(None, [name] * (len(models) > 1) + [label])): omega
@@ -233,7 +233,7 @@ def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
 def _tables(title: str, models: Mapping[str, Shown]) -> Iterator[tuple[str, Figure]]:
   """Yield the figures of tables of positions, and of offsets."""
   vectors = {name: model.vectors for name, model in models.items() if model.vectors is not None}
-  offsets = {name: each.offsets for name, each in models.items() if each.offsets is not None}
+  offsets = {name: model.offsets for name, model in models.items() if model.offsets is not None}
   for name, table in (vectors | offsets).items():
     ending = f"-{_file(name)}" if len(vectors | offsets) > 1 else ""
     yield f"vectors{ending}", encoding_figures.vectors(name, table)

@@ -71,7 +71,7 @@ def _cell(group: Group, key: str) -> str:
   if key in (REACH, AREA):
     of = score(key)
     estimated = estimate(values, of.most)
-    mean, *ends = (of.number(each) for each in estimated.ends if not np.isnan(each))
+    mean, *ends = (of.number(end) for end in estimated.ends if not np.isnan(end))
     least = any(_holds(run, key, "beyond/exact_match/") for run in group.repeats.values())
     return ("≥ " if least else "") + mean + (f" ({' to '.join(ends)})" if ends else "")
   estimated = estimate(values)
@@ -134,10 +134,10 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
       "posexp.context RUN --at 100,200,300 measures them"
     )
   most = max((loss.nats for loss in losses), key=len)
-  for run, each in zip(runs, losses, strict=True):
-    same = each.text == losses[0].text and np.array_equal(each.place, losses[0].place)
+  for run, loss in zip(runs, losses, strict=True):
+    same = loss.text == losses[0].text and np.array_equal(loss.place, losses[0].place)
     # One whose positions end was measured with the shorter contexts alone.
-    if not same or [*each.nats] != [*most][: len(each.nats)]:
+    if not same or [*loss.nats] != [*most][: len(loss.nats)]:
       raise UserError(
         f"{run.path} and {runs[0].path} were measured on other targets or texts, or with other "
         "contexts: measure runs of one task, with the same --at and --positions"

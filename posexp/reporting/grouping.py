@@ -226,7 +226,7 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
   name, table = score.metric.name, METRICS | {score.metric.name: score.metric}
   for key in (f"validation/{name}", "validation/loss", score.key):
     values = [[run.score(key) for run in group.repeats.values()] for group in groups]
-    if not any(None in each for each in values):
+    if not any(None in value for value in values):
       break
   of = score_of(key, table)
   sign = 1 if of.metric.higher_is_better else -1

@@ -67,10 +67,10 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
       )
     else:
       setattr(each, field, label)
-  for each in tasks:
-    shown = [group.label for group in each.groups]
+  for task in tasks:
+    shown = [group.label for group in task.groups]
     if twice := next((name for name in shown if shown.count(name) > 1), None):
-      raise UserError(f"labels: two groups of {each.task} are called {twice}")
+      raise UserError(f"labels: two groups of {task.task} are called {twice}")
   return [*dict.fromkeys(notes)]
 
 

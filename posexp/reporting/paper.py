@@ -95,14 +95,14 @@ def table(tasks: Sequence[Results]) -> Paper:
   names = sorted(dict.fromkeys(name for groups in labeled for name in groups), key=rank)
   heads = ["", *(f"{one_line(task.task)}: {one_line(task.score.title)}" for task in tasks)]
   rows = [
-    [name, *(_cell(groups.get(name), each) for groups, each in zip(labeled, tasks, strict=True))]
+    [name, *(_cell(groups.get(name), task) for groups, task in zip(labeled, tasks, strict=True))]
     for name in names
   ]
   best = {
     (names.index(one_line(group.label)), column)
-    for column, each in enumerate(tasks, 1)
-    for group in each.ranked
-    if group.estimate.mean == each.ranked[0].estimate.mean and len(each.ranked) > 1
+    for column, task in enumerate(tasks, 1)
+    for group in task.ranked
+    if group.estimate.mean == task.ranked[0].estimate.mean and len(task.ranked) > 1
   }
   return Paper((heads, rows), best, _caption(tasks))
 
@@ -125,11 +125,11 @@ def _caption(tasks: Sequence[Results]) -> str:
   percent = [one_line(results.task) for results in tasks if results.score.metric.percent]
   units = " in per cent" if len(percent) == len(tasks) else ""
   units = f" ({', '.join(percent)}: per cent)" if percent and not units else units
-  lower = [one_line(each.task) for each in tasks if not each.score.metric.higher_is_better]
+  lower = [one_line(task.task) for task in tasks if not task.score.metric.higher_is_better]
   bases: dict[str, list[str]] = {}
-  for each in tasks:
-    if each.baseline is not None:
-      bases.setdefault(one_line(each.baseline.label), []).append(one_line(each.task))
+  for task in tasks:
+    if task.baseline is not None:
+      bases.setdefault(one_line(task.baseline.label), []).append(one_line(task.task))
   looked_at = any(each.looked_at for each in tasks)
   means = f"Means over {number} seeds" + " with 95 % intervals" * (not looked_at)
   means = "Scores of 1 seed" if number == "1" else means

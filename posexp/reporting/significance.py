@@ -187,7 +187,7 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
   """
   sides = [np.array([*each.values()], float) for each in (a, b)]
   shared = [key for key in a if key in b]
-  variances = np.array([_deviation(each) ** 2 / len(each) for each in sides])
+  variances = np.array([_deviation(side) ** 2 / len(side) for side in sides])
   apart = float(variances.sum())
   if len(shared) >= FEWEST:
     pairs = np.array([[each[key] for key in shared] for each in (a, b)], float)

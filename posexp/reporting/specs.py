@@ -68,7 +68,7 @@ def is_map(chart: Chart) -> bool:
 def _rows(chart: Chart, results: Results) -> Spec:
   """Draw a row for each group, the best on top: its seeds, their mean and its interval."""
   base = results.baseline
-  points = chart.points[:ROWS] + [each for each in chart.points[ROWS:] if each.group is base]
+  points = chart.points[:ROWS] + [point for point in chart.points[ROWS:] if point.group is base]
   names, axis, step = row_labels([one_line(point.series) for point in points])
   rows = [_of_group(point, chart, results) for point in points]
   rows = [row | {"row": name} for row, name in zip(rows, names, strict=True)]

@@ -65,7 +65,7 @@ def cost_table(results: Results) -> Table:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 else "0"
 
   rows = [
-    [group.label, *(_cell(group.costs.get(each), shown) for each in names)] for group in groups
+    [group.label, *(_cell(group.costs.get(name), shown) for name in names)] for group in groups
   ]
   return ["", *names], rows
 

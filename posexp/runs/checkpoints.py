@@ -150,7 +150,7 @@ class Checkpoints:
     """
     ranks = _finite({checkpoint.step: checkpoint.metrics for checkpoint in checkpoints})
     kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
-    return [each.step in kept for each in checkpoints]
+    return [checkpoint.step in kept for checkpoint in checkpoints]
 
   def wait(self) -> None:
     """Wait until the saved state is on disk; UserError if it could not be written."""

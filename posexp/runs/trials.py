@@ -55,7 +55,7 @@ class Tuning:
     Of equals, as where all are right, it is that with the lower validation loss, then the first.
     """
     most = max((len(point.runs) for point in self.points), default=0)
-    sound = [each for each in self.points if each.mean is not None and len(each.runs) == most]
+    sound = [point for point in self.points if point.mean is not None and len(point.runs) == most]
     sign = 1 if self.score is None or self.score.metric.higher_is_better else -1
     return max(sound, key=lambda each: (sign * each.mean, -(each.loss or 0.0)), default=None)
 
@@ -98,8 +98,8 @@ def _tuning(trials: Sequence[Run]) -> Tuning:
   options = dict(zip([run.path for run in trials], map(flat, kept), strict=True))
   every = dict.fromkeys(key for option in options.values() for key in option)
   for key in every:  # what older runs were without has the value by which they are the same runs
-    for each in options.values():
-      each.setdefault(key, NEUTRAL.get(key, (None,))[0])
+    for option in options.values():
+      option.setdefault(key, NEUTRAL.get(key, (None,))[0])
   tuned = [k for k in every if len({spelled(each[k]) for each in options.values()}) > 1]
   named = (run.summary for run in trials if "headline" in (run.summary or {}))
   of = next((score(each["headline"][0], declared([each])) for each in named), None)

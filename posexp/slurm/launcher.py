@@ -263,7 +263,7 @@ def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
     known: dict[str, Job] = {}
     for file in sorted(folder.glob("*/runs"), key=lambda file: file.stat().st_mtime):
       known |= {run: Job(file.parent, i) for i, run in enumerate(reading.parse(reading.read(file)))}
-    runs = {each: str(each.path.relative_to(each.config["runs"])) for each in members}
+    runs = {member: str(member.path.relative_to(member.config["runs"])) for member in members}
     jobs = {member: known[run] for member, run in runs.items() if run in known}
     states = _states(jobs.values())
     jobs = {member: job for member, job in jobs.items() if states[job][0] not in ENDS}

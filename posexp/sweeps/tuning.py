@@ -161,9 +161,9 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
   """
   known = {member.path: member for member in members if member.is_ready}
   made: dict[Any, list[Member]] = {}
-  for each in members:
-    if each.config.get("trial") and not each.unsuited:
-      made.setdefault(each.path.parents[2], []).append(each)
+  for member in members:
+    if member.config.get("trial") and not member.unsuited:
+      made.setdefault(member.path.parents[2], []).append(member)
   tunings_of: dict[Any, Tuning] = {}
   for each in [each for each in members if not each.is_ready]:
     group = each.fixed.path.parent
@@ -239,7 +239,7 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
   if not groups:
     return
   most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))
-  tuned = sum(each.fixed is not None for each in members)
+  tuned = sum(member.fixed is not None for member in members)
   fixed = sum(each.fixed is None for each in runs) - trials
   yield (
     f"tuning    {counted(len(groups), 'group')}: {counted(trials, 'trial')}, "

@@ -242,7 +242,7 @@ def _rows(
       f"the training texts are all empty; is task.text={getattr(task, 'text', None)} their column?"
     )
   plain = Counter(label.strip().casefold() for label in labels)
-  if alike := [repr(each) for each in sorted(labels) if plain[each.strip().casefold()] > 1]:
+  if alike := [repr(label) for label in sorted(labels) if plain[label.strip().casefold()] > 1]:
     notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
   for split in EVALUATED:
     if new := sum(label not in seen for _, label in kept[split]):

@@ -114,7 +114,7 @@ def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
   Rows that are narrower than those of other batches are filled up with 0.
   """
   outputs = fetch([{**output, "index": batch["index"]} for batch, output in found])
-  columns = {name: joined([each[name] for each in outputs]) for name in outputs[0]}
+  columns = {name: joined([output[name] for output in outputs]) for name in outputs[0]}
   real = columns["index"] >= 0
   order = np.argsort(columns["index"][real])
   return {name: column[real][order] for name, column in columns.items()}
