@@ -160,7 +160,7 @@ def pictured(
 ) -> Iterator[str]:
   """Yield the figures of a report with these titles; their content goes to `shown`."""
   tasks = _tasks(folder, argv) if titles else []
-  drawings = {figure.title: figure for each in tasks for figure in figures(each)}
+  drawings = {figure.title: figure for task in tasks for figure in figures(task)}
   drawings |= {figure.title: figure for figure in of_all(tasks)}
   for title in titles:
     if title not in drawings:
@@ -220,7 +220,7 @@ def grid(
         cells = {label: text.partition(" (")[0] for label, text in cells.items()}
       columns[title or one.task] = cells
   labels = dict.fromkeys(itertools.chain(*columns.values()))
-  rows = [[label, *(each.get(label, MISSING) for each in columns.values())] for label in labels]
+  rows = [[label, *(column.get(label, MISSING) for column in columns.values())] for label in labels]
   yield tabulated((["", *columns], rows), "pipe")
 
 

@@ -69,8 +69,8 @@ def _head(file: Path, text: str) -> Head:
     if ("verdict" in each) != ("because" in each):
       raise UserError(f"{file}: a verdict by hand needs a because, and nothing else does")
   scores = said.get("scores") or []
-  for each in scores:
-    if missing := [key for key in OF_SCORE if key not in each]:
+  for score in scores:
+    if missing := [key for key in OF_SCORE if key not in score]:
       raise UserError(f"{file}: a score lacks {', '.join(missing)}")
   numbers = [*range(1, len(listed) + 1)]
   for name, parts in {"families": families, "scores": [each["claims"] for each in scores]}.items():
@@ -203,8 +203,8 @@ def _judged(folder: Path, text: str) -> tuple[list[Judged], list[Tell]]:
     together = claims.verdicts([sides[number - 1][2] for number in family])
     found |= dict(zip(family, together, strict=True))
     families |= dict.fromkeys(family, family)
-  tells = [_tell(folder, each, said, sides) for each in said.scores]
-  columns = {number: each.column for each in tells for number in each.said["claims"]}
+  tells = [_tell(folder, score, said, sides) for score in said.scores]
+  columns = {number: tell.column for tell in tells for number in tell.said["claims"]}
   every = []
   for number, (one, group, claim) in enumerate(sides, 1):
     test = claim.contrast
@@ -287,24 +287,24 @@ def _difference(test: Contrast, one: Results) -> str:
 def tell_rows(every: Sequence[Judged], tells: Sequence[Tell]) -> list[list[str]]:
   """Return the rows of the table of what the scores of a page can show."""
   rows = []
-  for each in tells:
-    own = [one for one in every if one.number in each.said["claims"]]
-    number, again = each.results.score.number, each.said.get("again")
+  for tell in tells:
+    own = [one for one in every if one.number in tell.said["claims"]]
+    number, again = tell.results.score.number, tell.said.get("again")
     sizes = sorted({number(one.finds) for one in own}, key=float)
     blind = [str(one.number) for one in own if one.blind]
-    need = number(each.column.least)
+    need = number(tell.column.least)
     said = "yes"
-    if not each.column.seen:
+    if not tell.column.seen:
       said = f"**no**: the control is not surely {need} or more"
     elif blind:
       said = f"**not claim {', '.join(blind)}**: too near the end of the scale"
     rows.append(
       [
-        f"{each.said['score']}; claims {', '.join(map(str, each.said['claims']))}",
+        f"{tell.said['score']}; claims {', '.join(map(str, tell.said['claims']))}",
         said,
-        f"{number(each.column.floor)} ({each.floor}) to "
-        f"{number(each.column.ceiling)} ({each.ceiling})",
-        each.control,
+        f"{number(tell.column.floor)} ({tell.floor}) to "
+        f"{number(tell.column.ceiling)} ({tell.ceiling})",
+        tell.control,
         " to ".join(dict.fromkeys((sizes[0], sizes[-1]))),
         _again(own[0].results if again is None else every[again - 1].results),
       ]

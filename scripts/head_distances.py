@@ -54,10 +54,10 @@ def compare(run: Path, against: Sequence[Path], out: Path | None = None) -> list
       raise UserError(f"{path} is a run of other data than {run}; compare runs of one")
     if each.spec.size.memory != one.spec.size.memory:
       raise UserError(f"{path} has another model.memory than {run}, and other keys")
-  names = [each.run.config["encoding"] for each in others]
+  names = [other.run.config["encoding"] for other in others]
   if len(set(names)) < len(names):
     names = [str(path) for path in against]
-  nearest = [distances(one, each).min(-1) for each in others]  # [layers,H] each
+  nearest = [distances(one, other).min(-1) for other in others]  # [layers,H] each
   layers = min(map(len, nearest))
   table = np.stack([each[:layers] for each in nearest], axis=-1)
   places = [f"layer {layer}, head {head}" for layer, head in np.ndindex(table.shape[:2])]

@@ -88,7 +88,7 @@ def of_means(kind: Kind, n: int, draws: int) -> float:
   Where all seeds are equal, there is no interval, and it does not.
   """
   scores = kind.draw(np.random.default_rng(n), (draws, n))
-  found = (estimate(each, kind.most) for each in scores)
+  found = (estimate(score, kind.most) for score in scores)
   return share((each.low, each.high, kind.mean) for each in found if each.low is not None) / draws
 
 

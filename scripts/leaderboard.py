@@ -171,9 +171,9 @@ def published(boards: Sequence[Board], claims: Sequence[dict[str, Any]]) -> Tabl
     for column, side in board.columns
     if side == "beyond"
   }
-  places = [(f"{each['suite']}", each["column"]) for each in claims]
+  places = [(f"{claim['suite']}", claim["column"]) for claim in claims]
   orders = [
-    pairs_of(each["order"], cells[place]) for each, place in zip(claims, places, strict=True)
+    pairs_of(claim["order"], cells[place]) for claim, place in zip(claims, places, strict=True)
   ]
   every = [pair.difference for pairs in orders for pair in pairs]
   for each, p in zip(every, holm([each.p for each in every]), strict=True):
@@ -200,8 +200,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--freeze", action="store_true", help="write what is frozen of the suites")
   if parser.parse_args().freeze:
-    for each in sorted(FOLDER.glob("*.yaml")):
-      freeze(each)
+    for file in sorted(FOLDER.glob("*.yaml")):
+      freeze(file)
     return
   front, pages, columns, default = [], [], [], []
   for suite, folder in ((Suite.read(FOLDER / "1.yaml"), ""), (Suite.read(FOLDER / "2.yaml"), "2")):

@@ -134,7 +134,7 @@ class Node:
     shutil.rmtree(self.folder, ignore_errors=True)
     for name in ("state", "spool", "sql"):
       (self.folder / name).mkdir(parents=True)
-    by_cgroup = setup.memory and all(each.is_dir() for each in CGROUPS)
+    by_cgroup = setup.memory and all(cgroup.is_dir() for cgroup in CGROUPS)
     track = "cgroup" if by_cgroup else "linuxproc"
     conf = [CONF.format(**self.values), f"ProctrackType=proctrack/{track}", *setup.lines]
     conf.append(f"TaskPlugin=task/{'cgroup' if by_cgroup else 'none'}")

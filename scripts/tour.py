@@ -120,7 +120,7 @@ def cells(text: str) -> Iterator[tuple[str, str]]:
         yield "markdown", LINK.sub(r"\1", part.strip())
     if block:
       lines = [each.source for each in blocks(block[0])]
-      yield "code", "".join(f"!{each}\n" if block[2] == "console" else each for each in lines)
+      yield "code", "".join(f"!{line}\n" if block[2] == "console" else line for line in lines)
       end = block.end()
 
 

@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> None:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
     entity = args.entity or wandb.Api().default_entity
-    for each in tasks:
-      print(f"{each.task}: {workspace(workspaces, each, entity, args.project).save().url}")
-      print(f"{each.task}, report: {report(each, entity, args.project).save().url}")
+    for task in tasks:
+      print(f"{task.task}: {workspace(workspaces, task, entity, args.project).save().url}")
+      print(f"{task.task}, report: {report(task, entity, args.project).save().url}")
   except Exception as error:  # W&B's have no class in common
     raise UserError(f"W&B cannot be had: {wandb_server.reason(error)}") from error
 

@@ -21,10 +21,10 @@ SCORES = {"test/bleu": 50.0, "test/exact_match": 0.5}  # of translations; classe
 
 def spoiled(sentences, wrong):
   """The sentences, of which those at `wrong` have another word than their fourth."""
-  words = [each.split() for each in sentences]
+  words = [sentence.split() for sentence in sentences]
   return [
-    " ".join([*each[:3], "Katzen", *each[4:]] if index in wrong else each)
-    for index, each in enumerate(words)
+    " ".join([*word[:3], "Katzen", *word[4:]] if index in wrong else word)
+    for index, word in enumerate(words)
   ]
 
 

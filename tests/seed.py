@@ -16,12 +16,12 @@ def drawn(names, count):
 def some(cases, count):
   """Return the cases as parameters, of which all but `count` drawn ones are slow."""
   params = [
-    each if hasattr(each, "marks") else pytest.param(*(each if type(each) is tuple else [each]))
-    for each in cases
+    case if hasattr(case, "marks") else pytest.param(*(case if type(case) is tuple else [case]))
+    for case in cases
   ]
-  quick = [each for each in params if not each.marks]
+  quick = [param for param in params if not param.marks]
   kept = random.Random(SEED).sample(quick, min(count, len(quick)))
-  slow = [each._replace(marks=[pytest.mark.slow]) for each in params]
+  slow = [param._replace(marks=[pytest.mark.slow]) for param in params]
   return [
     each if each.marks or each in kept else other for each, other in zip(params, slow, strict=True)
   ]

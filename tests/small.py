@@ -54,7 +54,7 @@ def leaks(model):
 
   step = jax.jit(lambda state, *given, seen: nnx.merge(graphdef, state).step(*given, seen=seen))
   alone, *others = whole(state)
-  yield from (np.abs(each - alone).max() for each in others)
+  yield from (np.abs(other - alone).max() for other in others)
   # Two hypotheses of each row take turns in the slots of one cache.
   cache, found = model.empty_cache(1, 8, jnp.arange(8)[None] // 2, rolling=False), []
   seen = np.zeros((1, 2, 8), bool)

@@ -142,8 +142,8 @@ def page(out: Path, title: str, failures: list[Row]) -> str:
   measured = {name: rows.read(out / name / "benchmark.csv") for name in WORK}
   found = advice([row for each in measured.values() for row in each], checks)
   reasons: dict[str, list[str]] = {}
-  for each in failures:
-    reasons.setdefault(each["reason"], []).append(f"{each['part']}: {each['what']}")
+  for failure in failures:
+    reasons.setdefault(failure["reason"], []).append(f"{failure['part']}: {failure['what']}")
   sections = {
     "Defaults that should change": [each.text for each in found if each.change],
     "Defaults that stay": [each.text for each in found if not each.change],

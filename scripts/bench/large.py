@@ -121,7 +121,7 @@ def measure(folder: Path, data: str, size: int, options: list[str]) -> list[str]
   figures = [size / 1e6, first["time/first_step_seconds"], cpu(used), used.ru_maxrss / 1024]
   figures += [again["time/first_step_seconds"], cpu(used_again)]
   steps = longer["time/seconds"] - longer["time/compile_seconds"]
-  shown = [f"{each:,.0f}" if each >= 20 else f"{each:.1f}" for each in figures]
+  shown = [f"{figure:,.0f}" if figure >= 20 else f"{figure:.1f}" for figure in figures]
   return [data, *shown, f"{longer['time/input_seconds'] / steps:.2%}"]
 
 
@@ -136,7 +136,7 @@ def translation(pairs: int) -> list[str]:
     for number, side in enumerate(("en", "de")):
       write(folder / f"train.{side}", sentences(pairs, seed=number))
       write(folder / f"held.{side}", sentences(HELD_OUT, seed=number + 2))
-    size = sum(each.stat().st_size for each in folder.glob("train.*"))
+    size = sum(file.stat().st_size for file in folder.glob("train.*"))
     held = [f"task.{split}={folder / 'held'}" for split in ("validation", "test")]
     options = ["task=translation", f"task.train={folder / 'train'}", *held]
     options += ["task.vocab_size=32000", "task.beam=1"]

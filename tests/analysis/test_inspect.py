@@ -156,8 +156,8 @@ def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
   ]
   vectors = (inspection.position_vectors(encoding, each.embed, 128, run) for each in (stack, start))
   found, other = (
-    dict(inspection.draw_vectors("learned", encoding, each, [], 32, None, trained))
-    for each, trained in zip(vectors, (run, None), strict=True)
+    dict(inspection.draw_vectors("learned", encoding, vector, [], 32, None, trained))
+    for vector, trained in zip(vectors, (run, None), strict=True)
   )
   np.testing.assert_allclose(found["vectors"].axes[0].images[0].get_array(), table, atol=1e-5)
   (axes,) = found["products-by-offset"].axes

@@ -25,7 +25,7 @@ def small_font(path, family, characters):
   for place in ((0, 900), (900, 900), (900, 0)):
     pen.lineTo(place)
   pen.closePath()
-  names = {f"u{ord(each):X}": ord(each) for each in characters}
+  names = {f"u{ord(character):X}": ord(character) for character in characters}
   build.setupGlyphOrder([".notdef", *names])
   build.setupCharacterMap({code: name for name, code in names.items()})
   build.setupGlyf(dict.fromkeys([".notdef", *names], pen.glyph()))

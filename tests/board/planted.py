@@ -19,7 +19,7 @@ from posexp.tasks.diagnostic import LEARNED
 
 LENGTHS = [2, 4, 5, 6]
 OPTIONS = ["model=tiny", "task.longest=4", f"task.lengths={LENGTHS}", "task.examples=20"]
-OPTIONS = [each.replace(" ", "") for each in OPTIONS]
+OPTIONS = [option.replace(" ", "") for option in OPTIONS]
 OPTIONS += ["train.batch_size=8", "train.steps=4", "train.evaluate_every=4"]
 SIDE = {"low": 0, "high": 1}
 COLUMNS = {

@@ -87,7 +87,7 @@ def test_a_board_says_who_is_better_by_how_much_and_whether_it_can_tell(home):
   seeds = " ".join(map(cell.score.number, cell.values.values()))
   assert f"seeds {seeds}" in texts[1]
   lines = csv.DictReader(tables.as_csv(found).splitlines())
-  written = {(each["row"], each["column"], each["side"]): each["mean"] for each in lines}
+  written = {(line["row"], line["column"], line["side"]): line["mean"] for line in lines}
   assert float(written["rope", "copy", "beyond"]) == cell.estimate.mean
   assert DRAWN(found, "beyond").startswith("<svg")
 
@@ -246,10 +246,10 @@ def test_the_suite_is_complete_and_fits_its_budget():
   assert len(suite.columns) >= 8
   whole = len(suite.whole.rates) * 2 * len(suite.whole.trial_seeds) + 2 * suite.whole.seeds
   quick = len(suite.quick.rates) * len(suite.quick.trial_seeds) + suite.quick.seeds
-  seconds = sum(each.seconds for each in suite.columns.values())
+  seconds = sum(column.seconds for column in suite.columns.values())
   assert whole * seconds / 2 <= 3 * 3600  # on two cores
   assert quick * seconds / 2 <= 45 * 60
-  assert all(each.why for each in suite.columns.values())
+  assert all(column.why for column in suite.columns.values())
 
 
 def test_an_area_is_worth_nothing_where_a_model_guesses():

@@ -236,8 +236,8 @@ SIZES = {  # documents, bytes and the first digits of sha256 of train, validatio
 @pytest.mark.parametrize("package", SIZES)
 def test_the_splits_of_a_package_are_the_same_for_ever(package):
   splits, notes, _ = documents.read(LanguageModeling(package=package))
-  sizes = ((len(each.starts) - 1, len(each.content)) for each in splits.values())
-  digests = (hashlib.sha256(each.content).hexdigest()[:8] for each in splits.values())
+  sizes = ((len(split.starts) - 1, len(split.content)) for split in splits.values())
+  digests = (hashlib.sha256(split.content).hexdigest()[:8] for split in splits.values())
   found = (f"{n} {size} {digest}" for (n, size), digest in zip(sizes, digests, strict=True))
   assert (*splits, ", ".join(found)) == (*SPLITS, SIZES[package])
   assert notes[0] == "the test split is a twentieth of the documents, held out by content hash"

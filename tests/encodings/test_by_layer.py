@@ -132,7 +132,7 @@ def test_an_encoder_sees_half_of_a_window_to_each_side():
 def test_a_cache_holds_no_more_than_a_window():
   model, given = built(["rope window=4", "none"], layers=2), tokens()
   cache = model.empty_cache(2, L)
-  assert [each.shape[3] for each in cache.keys] == [3, L]
+  assert [key.shape[3] for key in cache.keys] == [3, L]
   whole = compiled(model, "__call__", given)
   # The last two tokens of this prompt are not of the text.
   prompt = given[:, :6].at[:, 4:].set(9)

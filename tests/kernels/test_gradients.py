@@ -104,7 +104,7 @@ def test_a_gradient_is_of_the_dtype_of_what_it_is_of():
   slopes = jax.eval_shape(
     jax.grad(lambda *x: gradients.add_bias(*x).sum(), argnums=(0, 1)), *shapes
   )
-  assert [each.dtype for each in slopes] == [each.dtype for each in shapes]
+  assert [slope.dtype for slope in slopes] == [shape.dtype for shape in shapes]
 
 
 def test_functions_can_be_mapped():  # as seeds in one program are

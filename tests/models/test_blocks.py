@@ -164,5 +164,5 @@ def test_a_gated_network_is_matched_and_defaults_leave_digests_alone():
   size = Size(**COUNTED | MODERN | {"d_ff": 600, "match": "parameters"})
   own = matched(ClassifierSpec(V, 2, ASKED["transformer_xl"], size), 16).size.d_ff
   assert 600 - own == round((F * F + 2 * F) / (3 * F))  # a unit has a row in three matrices
-  for each in dataclasses.fields(Size):
-    assert each.default in NEUTRAL.get(f"model.{each.name}", (each.default,))
+  for field in dataclasses.fields(Size):
+    assert field.default in NEUTRAL.get(f"model.{field.name}", (field.default,))

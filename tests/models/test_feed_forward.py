@@ -56,7 +56,7 @@ def made(unit: str, used: int):
 
 def off(module, parameters, x, *how, **mistake):
   rows = x.reshape(-1, 6).astype(np.float64)
-  expected = np.stack([defined(parameters, each, *how, **mistake) for each in rows])
+  expected = np.stack([defined(parameters, row, *how, **mistake) for row in rows])
   return np.abs(module(x).reshape(-1, 6) - expected).max() / np.abs(expected).max()
 
 

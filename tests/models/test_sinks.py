@@ -146,7 +146,7 @@ def test_a_sink_of_any_size_is_stable(form):
   def output(s):
     sink.logit[...] = jnp.full(4, s)
     value, slopes = sloped(nnx.state(stack, nnx.Param))
-    assert all(jnp.isfinite(each).all() for each in jax.tree.leaves((value, slopes)))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((value, slopes)))
     return value
 
   low, high = output(-60.0), output(60.0)

@@ -27,7 +27,7 @@ from posexp.released.weights import Released
 MODELS = Path(__file__).parent / "models"
 LLAMA = {"norm_kind": "rms", "feed_forward": "swiglu", "bias": "none", "embed_scale": "none"}
 NOTHING = Tokens(None, {})
-WRITTEN = {name: each.architecture for name, each in FAMILIES.items() if each.architecture}
+WRITTEN = {name: family.architecture for name, family in FAMILIES.items() if family.architecture}
 DECODERS = [name for name in WRITTEN if FAMILIES[name].causal]
 
 

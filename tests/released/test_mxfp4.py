@@ -50,7 +50,7 @@ def drawn():
   shapes = {f"{layer}self_attn.{each}_proj.weight": shape for each, shape in maps.items()}
   shapes |= {f"{layer}self_attn.{each}_proj.bias": shape[:1] for each, shape in maps.items()}
   norms = ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm")
-  shapes |= {f"model.{each}.weight": (WIDTH,) for each in norms}
+  shapes |= {f"model.{norm}.weight": (WIDTH,) for norm in norms}
   shapes |= {f"{each}.weight": (11, WIDTH) for each in ("model.embed_tokens", "lm_head")}
   shapes |= {f"{layer}mlp.router.weight": (EXPERTS, WIDTH), f"{layer}mlp.router.bias": (EXPERTS,)}
   shapes |= {f"{layer}self_attn.sinks": (2,)}

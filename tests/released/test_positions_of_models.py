@@ -84,7 +84,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def test_layers_have_the_bases_and_windows_of_the_config(tmp_path, kind, config, pattern):
   found = positions(open_folder(str(folder(tmp_path, kind, **SIZES, **config))))
   layers = make_encoding(found.encoding).layers(4)
-  assert [(getattr(each.encoding, "base", None), each.window) for each in layers] == pattern
+  assert [(getattr(layer.encoding, "base", None), layer.window) for layer in layers] == pattern
   assert found.read == ()  # not even a file of weights is there
 
 

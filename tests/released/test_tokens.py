@@ -160,10 +160,10 @@ def test_a_long_text_has_the_tokens_of_the_library(kind, tmp_path, monkeypatch):
 def test_tokens_that_were_added_stand_for_their_own_bytes(kind, tmp_path):
   words = ["café", "đem", "小狗", "Ġx", "▁q", "<pet>"]
   tokenizer = KINDS[kind]()
-  tokenizer.add_tokens([AddedToken(each, normalized=False) for each in words])
+  tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words])
   own = opened(released(tmp_path, tokenizer))
-  for each in words:
-    assert own.decode([tokenizer.token_to_id(each)]) == each.encode()
+  for word in words:
+    assert own.decode([tokenizer.token_to_id(word)]) == word.encode()
   assert own.decode(own.encode("a <pet> sat")).decode().split() == ["a", "<pet>", "sat"]
 
 

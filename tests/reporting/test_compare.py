@@ -26,7 +26,7 @@ def bad(tmp_path):
 
 
 def test_references_too_short_for_bleu_are_compared_by_chrf(tmp_path):
-  short = [" ".join(each.split()[3:]) for each in REFERENCES]
+  short = [" ".join(reference.split()[3:]) for reference in REFERENCES]
   rows = [{"source": f"{i}", "reference": text} for i, text in enumerate(short)]
   said = [[row | {"hypothesis": row["reference"][:end]} for row in rows] for end in (None, 3)]
   found = typed(*(write(tmp_path / name, each) for name, each in zip("ab", said, strict=True)))

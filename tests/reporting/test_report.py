@@ -49,7 +49,7 @@ def of(groups, **more):
 
 
 def both(*makers):
-  return lambda root: [each(root) for each in makers]
+  return lambda root: [maker(root) for maker in makers]
 
 
 def folds(root):

@@ -241,11 +241,11 @@ def test_encodings_look_different_and_always_the_same():
   assert mine.shape not in {each.shape for each in found}
   shades = vega.looks(["rpr", "none", "rpr", "rpr"])
   assert shades[1] == vega.look("none")
-  assert len({each.color for each in shades}) == 4
-  assert {each.shape for each in shades} == {"square", "cross"}
+  assert len({shade.color for shade in shades}) == 4
+  assert {shade.shape for shade in shades} == {"square", "cross"}
   patterns = vega.looks(["by_layer"] * 11)
-  assert len({each[:2] for each in patterns}) == 11
-  assert len({each.color for each in patterns[:8]}) == 8
+  assert len({pattern[:2] for pattern in patterns}) == 11
+  assert len({pattern.color for pattern in patterns[:8]}) == 8
   names = ["rpr k=16", "rpr k=4", "rpr k=2"]
   colors, again = (vega.channels(each, ["rpr"] * 3)[0]["scale"] for each in (names, names[::-1]))
   assert colors["range"] == again["range"][::-1]

@@ -26,10 +26,10 @@ def corpus(errors, seed, length=60):
   draw, noise = random.Random(0), random.Random(seed)
   references = [draw.choices(WORDS, k=draw.randint(4, 14)) for _ in range(length)]
   hypotheses = [
-    [noise.choice(WORDS) if noise.random() < errors else word for word in each]
-    for each in references
+    [noise.choice(WORDS) if noise.random() < errors else word for word in reference]
+    for reference in references
   ]
-  return [" ".join(each) for each in references], [" ".join(each) for each in hypotheses]
+  return [" ".join(reference) for reference in references], [" ".join(each) for each in hypotheses]
 
 
 @pytest.mark.parametrize("metric", [sacrebleu.BLEU(), sacrebleu.CHRF()], ids=["BLEU", "chrF"])

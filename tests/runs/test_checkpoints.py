@@ -45,8 +45,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path, scores, expected, best):
   with RunWriter(tmp_path, CONFIG) as run:
     save(run, *first)
   with RunWriter(tmp_path, CONFIG) as run:  # reopened after the first
-    for each in others:
-      save(run, *each)
+    for other in others:
+      save(run, *other)
     assert (kept(tmp_path), run.checkpoints.find("best")) == (expected, best)
   with RunWriter(tmp_path, CONFIG) as run:
     assert (kept(tmp_path), run.checkpoints.find("best")) == (expected, best)
@@ -311,7 +311,7 @@ def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, state)
   checkpoints.close()
-  largest = max((each for each in tmp_path.rglob("*") if each.is_file()), key=size)
+  largest = max((file for file in tmp_path.rglob("*") if file.is_file()), key=size)
   good, damage = largest.read_bytes(), []
   for place in range(0, len(good), len(good) // 7):
     changed = bytearray(good)

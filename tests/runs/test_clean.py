@@ -21,7 +21,7 @@ def held(path, *steps):
 
 
 def steps(path):
-  return sorted(int(each.name) for each in (path / "checkpoints").iterdir())
+  return sorted(int(entry.name) for entry in (path / "checkpoints").iterdir())
 
 
 @pytest.fixture

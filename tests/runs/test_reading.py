@@ -105,12 +105,12 @@ def test_arrays_are_no_larger_than_what_is_there(monkeypatch):
 
 def table(path, **columns):
   """A Parquet file; a column that is one value stands in each row by a dictionary."""
-  rows = max(len(each) for each in columns.values() if isinstance(each, list))
+  rows = max(len(column) for column in columns.values() if isinstance(column, list))
   made = {
-    name: each
-    if isinstance(each, list)
-    else pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [each])
-    for name, each in columns.items()
+    name: column
+    if isinstance(column, list)
+    else pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [column])
+    for name, column in columns.items()
   }
   parquet.write_table(pyarrow.table(made), path, compression="zstd")
   return path

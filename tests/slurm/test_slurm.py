@@ -326,7 +326,7 @@ def test_what_slurm_refuses_is_a_sentence_and_leaves_no_job(cluster):
   status, _, err = command(*SWEEP[:2])
   message = "Slurm takes no jobs: sbatch: error: invalid partition specified: gpu"
   assert (status, err) == (2, f"posexp: error: {message}\n")
-  assert not [each for each in Path("runs/.sweep/jobs").iterdir() if each.is_dir()]
+  assert not [entry for entry in Path("runs/.sweep/jobs").iterdir() if entry.is_dir()]
   cluster.refusals.clear()
   assert command(*SWEEP[:2]).status == 0
 

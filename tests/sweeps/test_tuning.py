@@ -62,7 +62,7 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   assert [each.edges for each in found] == [[], ["train.learning_rate=0.01"]]
   both = [dataclasses.replace(found[1], label=label) for label in ("rpr", "mine")]
   assert next(trials.notes(both)).startswith("rpr, mine: the best trial lies at the edge of what")
-  alike = [each._replace(mean=0.5, loss=abs(n - 1)) for n, each in enumerate(found[1].points)]
+  alike = [point._replace(mean=0.5, loss=abs(n - 1)) for n, point in enumerate(found[1].points)]
   alike = dataclasses.replace(found[1], points=alike)
   assert (alike.best, alike.edges) == (alike.points[1], [])
   assert not Path("runs/.sweep").exists()

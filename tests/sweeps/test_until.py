@@ -105,7 +105,7 @@ def test_a_short_list_is_that_of_the_task(trained, monkeypatch):
     ("copy", "encoding=none,rope,alibi,fire,rpr,fox"),
   ):
     order.command("-m", f"task={task}", "encoding=short_list", "until=told")
-    assert names in [each.input_line for each in trained.found.pop().overrides]
+    assert names in [override.input_line for override in trained.found.pop().overrides]
 
 
 @pytest.mark.parametrize("text", ["2", "h", "0h", "0 runs", "-1h", "2h 3m", "many runs"])

@@ -169,7 +169,7 @@ def best_guess(inputs, answer):
   bags = {}
   for x in inputs:
     bags.setdefault(tuple(sorted(x)), []).append(answer(x))
-  return sum(collections.Counter(each).most_common(1)[0][1] for each in bags.values())
+  return sum(collections.Counter(bag).most_common(1)[0][1] for bag in bags.values())
 
 
 def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
@@ -197,7 +197,7 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
     bags = {}
     for x in itertools.product(range(2), repeat=n):
       bags.setdefault(sum(x), []).append(x[0] ^ x[-1])
-    right = sum(max(sum(each), len(each) - sum(each)) for each in bags.values())
+    right = sum(max(sum(bag), len(bag) - sum(bag)) for bag in bags.values())
     assert diagnostic_tasks.EvenPairs().chance(n) == pytest.approx(right / 2**n)
 
 

@@ -80,7 +80,7 @@ def prepared(split="length"):
 def test_what_is_held_out_is_not_trained_on(split, others):
   data = prepared(split)
   assert set(data.sizes) == {"train", "validation"} | others
-  found = {name: {data.written(x) for x, _ in each} for name, each in data.examples.items()}
+  found = {name: {data.written(x) for x, _ in example} for name, example in data.examples.items()}
   assert sum(map(len, found.values())) == 20_910
   assert set().union(*found.values()) == set(scan.commands())
   assert {"walk", "look", "run", "jump", "turn left", "turn right"} <= found["train"]

@@ -98,8 +98,8 @@ def loss(model, batch):
 @pytest.fixture(scope="module", params=CASES)
 def case(request, home):
   options = [*kinds.RUN, "train.evaluate_every=3", *CASES[request.param]()]
-  plugins.load([each.partition("=")[2] for each in options if each.startswith("plugins=")])
-  typed = [each for each in options if not each.startswith("plugins=")]
+  plugins.load([option.partition("=")[2] for option in options if option.startswith("plugins=")])
+  typed = [option for option in options if not option.startswith("plugins=")]
   setup = Setup.of(resolve(compose([*typed, "model.dropout=0", "encoding=rpr", "rpr.k=2"])))
   folder = Path("data", request.param)
   folder.mkdir(parents=True)

@@ -141,7 +141,7 @@ def test_numbers_are_measured_in_groups_and_beyond_training(home, tmp_path):
   assert groups == {"numbers", "years", "dates"}
   texts = [text.group for text in data.texts_of["test"]]
   for group in groups:
-    right = [place % 3 > 0 for place, each in enumerate(texts) if each == group]
+    right = [place % 3 > 0 for place, text in enumerate(texts) if text == group]
     assert summary[f"test/exact_match/{group}"] == pytest.approx(np.mean(right))
     assert summary[f"test/examples/{group}"] == len(right)
   assert summary["beyond/examples/3"] == 300

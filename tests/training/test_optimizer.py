@@ -62,7 +62,7 @@ def test_a_run_of_one_step_is_taken_at_the_peak(schedule):
 def test_equal_options_give_the_same_objects():
   assert make_schedule(Training(), 9) is make_schedule(Training(), 9)
   options = [{}, {"clip": None}, {"optimizer_options": {"b2": 0.9}}]
-  once, again = ([make_optimizer(Training(**each), 9) for each in options] for _ in range(2))
+  once, again = ([make_optimizer(Training(**option), 9) for option in options] for _ in range(2))
   assert all(map(operator.is_, once, again))
   assert len({*map(id, once)}) == 3
 
@@ -160,8 +160,8 @@ def change(options, params, *grads):
   @jax.jit
   def updates(params, grads):
     state = optimizer.init(params)
-    for each in grads:
-      found, state = optimizer.update(each, state, params)
+    for grad in grads:
+      found, state = optimizer.update(grad, state, params)
     return found
 
   return updates(params, grads)

@@ -56,7 +56,7 @@ def test_options_that_are_traced_are_not_those_of_the_checkpoint():
 
 def differ(name, one, other):
   encodings = (ENCODINGS[name](**options) for options in (one, other))
-  return difference(*(shapes(LanguageModelSpec(11, each, SIZE)) for each in encodings))
+  return difference(*(shapes(LanguageModelSpec(11, encoding, SIZE)) for encoding in encodings))
 
 
 @pytest.mark.parametrize(

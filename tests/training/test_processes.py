@@ -95,7 +95,7 @@ except UserError as error:
 
 def test_all_processes_stop_at_the_same_step_and_train_the_same_run():
   environments = [dict(zip(VARIABLES, (each, "2", str(i)), strict=True)) for i, each in two()]
-  both = [python(TOGETHER, **each) for each in environments]
+  both = [python(TOGETHER, **environment) for environment in environments]
   for each in both:
     out, err = each.communicate(timeout=300)
     assert each.returncode == 0, err

@@ -90,7 +90,7 @@ def test_padding_needs_no_position(name):
 
   loss, slopes = sloped(model)
   assert np.isfinite(loss)
-  assert all(np.isfinite(each).all() for each in jax.tree.leaves(slopes))
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
 
 
 @pytest.mark.parametrize("kind", ["randomized", "shifted"])

@@ -77,7 +77,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   for _, name, text in BLOCKS:
     if name:
       (outside / name).write_text(text)
-  assert sorted(each.name for each in outside.glob("*.py")) == [
+  assert sorted(file.name for file in outside.glob("*.py")) == [
     "carried.py",
     "csv_tracker.py",
     "distance.py",

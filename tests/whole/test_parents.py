@@ -54,12 +54,12 @@ def test_a_child_begins_where_its_parent_was_best(parent, children, seed):
 
 def test_a_report_says_how_children_began(parent, children):
   (found,) = results(read_runs([parent, children[1]])[0])
-  (heads, (row,)), costs = family_table(found), {each.label: each.costs for each in found.groups}
+  (heads, (row,)), costs = family_table(found), {group.label: group.costs for group in found.groups}
   child, whose, best, begun, _ = row
   assert heads[2] == "its validation accuracy"
   assert best == begun
   assert costs[child]["parents' steps"] == costs[whose]["steps"]
-  assert {child, whose} == {each.label for each in found.groups}
+  assert {child, whose} == {group.label for group in found.groups}
 
 
 def test_a_child_that_is_stopped_goes_on_to_the_same_numbers(options, parent, children):
@@ -114,7 +114,7 @@ def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped)
 
 
 def test_a_run_of_no_steps_measures_the_weights_of_another(options, parent):
-  typed = [each for each in options if "train.steps" not in each] + ["train.steps=0"]
+  typed = [option for option in options if "train.steps" not in option] + ["train.steps=0"]
   found = order.command("-m", *typed, f"init={parent}", "runs=measured")
   assert found.status == 0, found.err
   before, measured = (

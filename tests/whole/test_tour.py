@@ -45,11 +45,11 @@ def test_the_notebook_is_that_of_the_pages():
   assert (tour.FOLDER / "tour.ipynb").read_text("utf-8") == made, "scripts/tour.py --notebook"
   sources = [each["source"] for each in json.loads(made)["cells"] if each["cell_type"] == "code"]
   assert sources.pop(0) == tour.INSTALL
-  shown = [each for each in sources if "SVG(" in each]
+  shown = [source for source in sources if "SVG(" in source]
   assert len(shown) == sum(len(tour.FIGURE.findall(page.read_text("utf-8"))) for page in PAGES)
-  for each in sources:
-    if not each.startswith("!"):
-      compile(each, "cell", "exec")
+  for source in sources:
+    if not source.startswith("!"):
+      compile(source, "cell", "exec")
 
 
 def test_a_number_that_is_wrong_is_found(tmp_path):

@@ -111,7 +111,7 @@ class Case:
       return None
     size, length = self.size, self.length
     if self.lines:  # the tokens that a token sees, on average
-      length = sum(each * each for each in self.lines) / self.tokens
+      length = sum(line * line for line in self.lines) / self.tokens
     seen = length / 2 + size.memory if self.model == "decoder" else length
     attention = 4 * size.d_model * seen
     if self.work == "attention":

@@ -51,18 +51,18 @@ def measured(tmp_path_factory):
 def test_every_encoding_is_held_against_none_of_its_group(measured):
   rows, _ = measured
   own = "none jax.nn.dot_product_attention"
-  assert [each["label"] for each in rows] == ["none", own, "rpr k=3"] * 2
-  for each in rows:
-    assert each["against"] == "none"
-    assert each["rounds"] == 2
-    if each["label"] == "none":
+  assert [row["label"] for row in rows] == ["none", own, "rpr k=3"] * 2
+  for row in rows:
+    assert row["against"] == "none"
+    assert row["rounds"] == 2
+    if row["label"] == "none":
       ends = ("ratio", "ratio_low", "ratio_high", "cpu_ratio")
-      assert [each[name] for name in ends] == [1] * 4
-    assert each["tokens_per_s"] == pytest.approx(2 * each["length"] / each["seconds"])
-    assert each["mfu"] > 0
-    assert each["temporaries_mib"] > 0
-    assert each["gflops_compiled"] > 0
-    assert each["compile_s"] > 0
+      assert [row[name] for name in ends] == [1] * 4
+    assert row["tokens_per_s"] == pytest.approx(2 * row["length"] / row["seconds"])
+    assert row["mfu"] > 0
+    assert row["temporaries_mib"] > 0
+    assert row["gflops_compiled"] > 0
+    assert row["compile_s"] > 0
   assert len({each["group"] for each in rows}) == 2
 
 
@@ -70,8 +70,8 @@ def test_the_tables_say_the_same(measured):
   rows, out = measured
   kept = written(out)
   assert list(kept[0]) == list(COLUMNS)
-  assert [each["label"] for each in kept] == [each["label"] for each in rows]
-  assert [float(each["ratio"]) for each in kept] == [each["ratio"] for each in rows]
+  assert [each["label"] for each in kept] == [row["label"] for row in rows]
+  assert [float(each["ratio"]) for each in kept] == [row["ratio"] for row in rows]
   about = json.loads((out / "about.json").read_text("utf-8"))
   assert about["command"] == "the command"
   assert any(f"jax {jax.__version__}" in line for line in about["about"])
@@ -93,13 +93,13 @@ def test_each_measurement_is_told_as_it_comes_and_ranked_at_the_end(tmp_path, mo
   argv = ["--encodings", "none", "--lengths", "5", "--passes", "beam,seeds", "--seeds", "3"]
   rows = run(tmp_path, *argv)
   said = capsys.readouterr().out
-  assert [each["label"] for each in rows] == [
+  assert [row["label"] for row in rows] == [
     "none",
     "none 3 seeds one after another",
     "none 3 seeds in one program",
   ]
-  for each in rows:
-    assert f"  {each['label']}: compiled in " in said
+  for row in rows:
+    assert f"  {row['label']}: compiled in " in said
   assert said.count("tokens/s, 1.00 (1.00 to 1.00) × none, by CPU time 1.00 ×") == 1
   assert "beam search of 4, translator, L=5, B=2" in said
   assert "in one program (vmap) against one after another" in said
@@ -265,8 +265,8 @@ def test_seeds_in_one_program_are_held_against_as_many_in_turn():
   shape = dict.fromkeys(tables.SHAPE, 1) | {"encoding": "none"}
   ratios = {(2, cases.IN_TURN): 1, (2, cases.VMAP): 0.5, (8, cases.IN_TURN): 4, (8, cases.VMAP): 1}
   rows = [
-    shape | {"seeds": seeds, "by": way, "seconds": each, "ratio": each, "cpu_ratio": 2 * each}
-    for (seeds, way), each in ratios.items()
+    shape | {"seeds": seeds, "by": way, "seconds": ratio, "ratio": ratio, "cpu_ratio": 2 * ratio}
+    for (seeds, way), ratio in ratios.items()
   ]
   found = [(line[2], line[-2], line[-1]) for line in tables.by_seeds(rows)]
   assert found == [("2", "2.00", "2.00"), ("8", "4.00", "4.00")]
@@ -311,7 +311,7 @@ def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
   argv = ["--encodings", "t5,sinusoidal", "--lengths", "4", "--passes", "forward"]
   rows = run(tmp_path, *argv, "--peers", "--peer-python", str(python))
   said = capsys.readouterr().out
-  assert [each["label"] for each in rows] == [
+  assert [row["label"] for row in rows] == [
     "none",
     "t5",
     "sinusoidal",
@@ -328,8 +328,8 @@ def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
     500,
     "x-transformers compiled",
   )
-  ours = next(each for each in rows if each["label"] == "t5")
-  theirs = next(each for each in rows if each["label"] == "t5 x-transformers eager")
+  ours = next(row for row in rows if row["label"] == "t5")
+  theirs = next(row for row in rows if row["label"] == "t5 x-transformers eager")
   times, cpu = (theirs[name] / ours[name] for name in ("ratio", "cpu_ratio"))
   assert f"{times:.2f} × (by CPU time {cpu:.2f})" in said
   assert "against x-transformers 0" in (tmp_path / "about.json").read_text()

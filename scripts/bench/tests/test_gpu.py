@@ -104,9 +104,9 @@ def measured(seconds, spread=0.01, **others):
 def forms(**seconds):
   """Rows of an encoding's attention by form, at lengths of 512, 2,048, 8,192 ..."""
   return [
-    measured(each, **{"pass": "attention"}, attention=form, length=512 * 4**index)
+    measured(time, **{"pass": "attention"}, attention=form, length=512 * 4**index)
     for form, times in seconds.items()
-    for index, each in enumerate(times)
+    for index, time in enumerate(times)
   ]
 
 
@@ -166,9 +166,9 @@ def test_a_kernel_that_is_not_proved_equal_is_never_advised():
 
 def test_seeds_go_in_one_program_where_that_is_faster():
   found = [
-    measured(each, **{"pass": "seeds"}, by=way, d_model=width, seeds=8, length=32)
+    measured(time, **{"pass": "seeds"}, by=way, d_model=width, seeds=8, length=32)
     for way, times in ((IN_TURN, (5, 5, 5)), (VMAP, (1, 2, 6)))
-    for width, each in zip((64, 128, 256), times, strict=True)
+    for width, time in zip((64, 128, 256), times, strict=True)
   ]
   assert texts(defaults.advice(found)) == [
     "8 seeds, encoder, bfloat16, L=32, B=8, none: they should be one program up to d_model=128: "
@@ -183,9 +183,9 @@ def test_seeds_go_in_one_program_where_that_is_faster():
 
 def test_bfloat16_is_advised_where_it_is_faster():
   found = [
-    measured(each, **{"pass": "step"}, dtype=dtype, d_model=width)
+    measured(time, **{"pass": "step"}, dtype=dtype, d_model=width)
     for dtype, times in (("float32", (1, 2)), ("bfloat16", (1, 1)))
-    for width, each in zip((64, 512), times, strict=True)
+    for width, time in zip((64, 512), times, strict=True)
   ]
   assert texts(defaults.advice(found)) == [
     "training step, encoder, L=256, B=8, none: `model.dtype` should be bfloat16 from d_model=512 "
