@@ -172,12 +172,12 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
     elsewhere += [os.environ.get("HF_HOME"), *site.getsitepackages(), site.getusersitepackages()]
     elsewhere += [sysconfig.get_paths()["stdlib"], sys.prefix, *SYSTEM]
     elsewhere += [Path(posexp.__file__).parent, CONFIGS]
-    folders = [Path(each).resolve() for each in elsewhere if each]
+    folders = [Path(name).resolve() for name in elsewhere if name]
     return sorted(
       path
       for path, there in read.items()
       if there and path not in named and path.suffix not in NO_DATA and path.is_file()
-      if not any(path.is_relative_to(each) for each in folders)
+      if not any(path.is_relative_to(place) for place in folders)
     )
 
 

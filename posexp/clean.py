@@ -79,9 +79,9 @@ def _table(runs: Sequence[Run]) -> str:
   rows = []
   for task in sorted({run.task for run in runs}):
     own = [run for run in runs if run.task == task]
-    unfinished = sum(each.summary is None for each in own)
-    held = _size(each.path / "checkpoints" for each in own)
-    other = _size(each.path for each in own) - held
+    unfinished = sum(run.summary is None for run in own)
+    held = _size(run.path / "checkpoints" for run in own)
+    other = _size(run.path for run in own) - held
     counts = str(len(own)), str(unfinished)
     rows.append([task, *counts, _megabytes(held), _megabytes(other)])
   return tabulated((["task", "runs", "unfinished", "checkpoints", "all else"], rows), "plain")

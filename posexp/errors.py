@@ -99,7 +99,7 @@ def _reason(error: OSError) -> str:
 
 def no_folder(path: Path) -> str:
   """Return why there can be no folder at a path, if a file is in the way."""
-  file = next((each for each in (path, *path.parents) if os.path.exists(each)), path)
+  file = next((folder for folder in (path, *path.parents) if os.path.exists(folder)), path)
   in_the_way = os.path.exists(file) and not os.path.isdir(file)
   return f"{near(file)} is a file; name a folder" if in_the_way else ""
 

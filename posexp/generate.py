@@ -58,7 +58,7 @@ class Printer:
 
   def __call__(self, part: bytes, last: bool = False) -> None:
     text = self.decoder.decode(part, last)
-    sys.stdout.write("".join(each if each in "\n\t" else printable(each) for each in text))
+    sys.stdout.write("".join(letter if letter in "\n\t" else printable(letter) for letter in text))
     sys.stdout.flush()
 
 

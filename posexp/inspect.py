@@ -58,7 +58,7 @@ def inspect(argv: list[str]) -> list[Path]:
     from posexp.training.sources import source  # slow to import
 
     argv = load_plugins(argv)
-    if models := [each for each in map(source, argv) if each is not None]:
+    if models := [model for model in map(source, argv) if model is not None]:
       return _shown(*side_by_side(argv, models))
   whole, argv = "--all" in argv, [word for word in argv if word != "--all"]
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]

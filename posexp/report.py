@@ -193,7 +193,7 @@ def save_figures(
   from posexp.reporting import figures
 
   every = [figure for section in sections for figure in section.figures]
-  every += [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
+  every += [*(figure for task in tasks for figure in figures.figures(task)), *figures.of_all(tasks)]
   size = None
   if args.width:
     size = figures.Print(args.width, **({"letters": args.font} if args.font else {}))

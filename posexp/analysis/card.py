@@ -127,8 +127,8 @@ def costs(model: ProbeModel) -> dict[str, str]:
   length = probe.available(model.encoding, LENGTH)
   inputs = (jax.ShapeDtypeStruct((1, length), jnp.int32),)
   own, none = (
-    matching.costs(probe.builder(each, size, model.stack.causal), inputs, length)
-    for each in (model.encoding, Encoding())
+    matching.costs(probe.builder(encoding, size, model.stack.causal), inputs, length)
+    for encoding in (model.encoding, Encoding())
   )
   parameters, flops = (own[each] - none[each] for each in ("parameters", "flops"))
   share = f"{flops / none['flops']:+.1%}"
@@ -202,7 +202,7 @@ def permuted(network: Backbone, text: np.ndarray | None = None) -> dict[str, str
   tokens = any_words() if text is None else text
   mask = np.ones((1, tokens.shape[1]), bool)
   order = np.roll(np.arange(tokens.shape[1]), 3)
-  whole, other = (network(jnp.asarray(each), mask) for each in (tokens, tokens[:, order]))
+  whole, other = (network(jnp.asarray(words), mask) for words in (tokens, tokens[:, order]))
   return {"permuting words": change(other, whole, ROUNDING) or "changes nothing"}
 
 

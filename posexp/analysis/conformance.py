@@ -222,16 +222,16 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
   defined = [causal for causal, case in whole.items() if is_defined(case)]
   if not defined:
     stack(whole[encoding.causal_only])  # says why
-  for each in PROPERTIES:
-    sides = [causal for causal in each.sides(encoding) if causal in defined]
+  for asked in PROPERTIES:
+    sides = [causal for causal in asked.sides(encoding) if causal in defined]
     cases = [Case(encoding, causal, layers=count, reach=reach) for causal in sides]
-    failed = next((case for case in cases if fails(each, case)), None)
+    failed = next((case for case in cases if fails(asked, case)), None)
     if failed is not None:
-      smallest, counterexample = shrink(each, failed)
+      smallest, counterexample = shrink(asked, failed)
       by = "" if np.isnan(counterexample.amount) else f", by {counterexample.amount:.3g}"
-      yield Outcome(each.name, "fails", f"{smallest}: {counterexample.what}{by}")
+      yield Outcome(asked.name, "fails", f"{smallest}: {counterexample.what}{by}")
     else:
-      yield Outcome(each.name, "holds" if cases else "not declared", each.claim)
+      yield Outcome(asked.name, "holds" if cases else "not declared", asked.claim)
 
 
 def is_defined(case: Case) -> bool:

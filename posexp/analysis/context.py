@@ -69,7 +69,7 @@ def up_to(beyond: int, trained: int) -> list[int]:
   steps = range(2 * math.ceil(math.log2(beyond)) + 1)
   long = [round(trained * 2 ** (step / 2)) for step in steps]
   return sorted(
-    {BEFORE, *short, *(each for each in long if each < beyond * trained), beyond * trained}
+    {BEFORE, *short, *(length for length in long if length < beyond * trained), beyond * trained}
   )
 
 

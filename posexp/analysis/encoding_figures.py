@@ -68,12 +68,12 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
   title = f"{name}: what j − i alone explains of the variance of (pᵢ W_Q) · (pⱼ W_K)"
   figure, ((axes,),) = panels(1, 1, width=6.2, height=3.3, title=title)
   places = np.arange(len(found))
-  whole = [each.whole for each in found.values()]
+  whole = [share.whole for share in found.values()]
   axes.bar(places - 0.2, whole, 0.3, color=ORANGE, label="all heads")
   for place, value in zip(places, whole, strict=True):
     if np.isfinite(value):
       axes.text(place - 0.2, value + 0.02, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
-  for head in zip(*(each.heads for each in found.values()), strict=True):
+  for head in zip(*(share.heads for share in found.values()), strict=True):
     axes.plot(places + 0.2, head, "o", color=BLUE, alpha=0.6, markersize=4.5, clip_on=False)
   axes.plot([], [], "o", color=BLUE, label="each head")
   axes.set_xticks(places, list(found))
@@ -93,7 +93,7 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
   rows = {what: whole}
   if len(profile.terms) > 1:
     drawn = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
-    rows |= {f"term {term}": {None: each} for term, each in drawn.items()}
+    rows |= {f"term {term}": {None: table} for term, table in drawn.items()}
   every = profile.logits.shape[1]
   heads = min(every, len(COLORS))
   title = (

@@ -32,7 +32,7 @@ class LineTranslator:
     self.snapshot, self.search, self.rows = trained.snapshot, search, rows
     self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
     self.limit = trained.spec.encoding.limit
-    limits = [each for each in (trained.setup.task.max_length, self.limit) if each is not None]
+    limits = [bound for bound in (trained.setup.task.max_length, self.limit) if bound is not None]
     self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]
 
   def __call__(self, lines: Sequence[str]) -> list[Hypothesis | None]:

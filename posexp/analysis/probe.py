@@ -110,8 +110,8 @@ class Profile(NamedTuple):
   @property
   def spread(self) -> float:
     """The largest difference that an offset makes to a logit."""
-    both = (relative_to_zero(each, self.offsets) for each in (self.logits, self.same))
-    return max(float(np.abs(each).max()) for each in both)
+    both = (relative_to_zero(drawn, self.offsets) for drawn in (self.logits, self.same))
+    return max(float(np.abs(drawn).max()) for drawn in both)
 
 
 def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:

@@ -146,7 +146,7 @@ def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
   Bytes that are not a whole character appear as \xe2.
   """
   yield "nats\tbits\tcontext\ttoken"
-  columns = (each.tolist() for each in (costs.tokens, costs.nats, costs.context))
+  columns = (column.tolist() for column in (costs.tokens, costs.nats, costs.context))
   for token, nats, context in zip(*columns, strict=True):
     part = vocabulary.decode([token]).decode(errors="backslashreplace")
     shown = printable(json.dumps(part, ensure_ascii=False))

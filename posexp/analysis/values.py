@@ -92,7 +92,7 @@ def table(
 
 def wide(text: str) -> int:
   """Return the columns that a text takes on a terminal, two for a Chinese character."""
-  return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
+  return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text)
 
 
 def as_csv(figure: Figure, tokens: Sequence[str] = ()) -> str:

@@ -33,10 +33,10 @@ def rows(model: ProbeModel) -> dict[str, str]:
   np.fill_diagonal(apart, np.inf)
   alike = int((apart.min(axis=1) < APART * most).sum())
   nearest = f"the nearest two are {apart.min() / most:.1%} of the farthest apart"
-  steps = [np.diff(each[: len(short)], axis=0) for each in (short, long)]
+  steps = [np.diff(vectors[: len(short)], axis=0) for vectors in (short, long)]
   differ = np.linalg.norm(steps[0] - steps[1], axis=1).max()
   differ /= max(np.linalg.norm(step, axis=1).max() for step in steps)
-  sizes = [np.linalg.norm(each[len(each) // 2 :], axis=1).mean() for each in (short, long)]
+  sizes = [np.linalg.norm(vectors[len(vectors) // 2 :], axis=1).mean() for vectors in (short, long)]
   counts = len(short), len(long)
   wishes = {
     "unique": f"no: {alike} of {len(long)} {what}s are like another"

@@ -58,7 +58,7 @@ def improvement(a: Tasks, b: Tasks) -> Interval:
   probability = float(np.mean([_better(x, y) for x, y in zip(a, b, strict=True)]))
   samples, chance = np.zeros((2, DRAWS))
   for x, y in zip(a, b, strict=True):
-    drawn = (each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in (x, y))
+    drawn = (side[draw.integers(len(side), size=(DRAWS, len(side)))] for side in (x, y))
     samples += _better(*drawn)
     dealt = draw.permuted(np.tile(np.concatenate([x, y]), (DRAWS, 1)), axis=1)
     chance += _better(dealt[:, : len(x)], dealt[:, len(x) :])
@@ -96,7 +96,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """Return Spearman's ρ of a and b [N, R], as [N]; NaN where all of a row are equal."""
   from scipy import stats  # half a second, which no table of one suite needs
 
-  x, y = (stats.rankdata(np.round(each, 9), axis=-1) for each in (a, b))
-  x, y = (each - each.mean(axis=-1, keepdims=True) for each in (x, y))
+  x, y = (stats.rankdata(np.round(side, 9), axis=-1) for side in (a, b))
+  x, y = (side - side.mean(axis=-1, keepdims=True) for side in (x, y))
   with np.errstate(invalid="ignore"):
     return (x * y).sum(axis=-1) / np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))

@@ -134,7 +134,7 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     left = [cell.column.seconds for cell in cells for _ in range(cell.left)]
   begins = until is not None or bool(left)
   checked = [row for row in asked if row.encoding in plugins.found("encoding")] if begins else []
-  anchors = {each.name for each in published} & {*ANCHORS}
+  anchors = {standing.name for standing in published} & {*ANCHORS}
   compared = begins and bool(anchors) and not {row.name for row in asked} <= {*ANCHORS}
   calibrations = trust.calibrations(suite, published, columns) if compared else []
   if until is None:
@@ -187,7 +187,7 @@ def _done(
   """Return the rows and columns, by their names, that lack nothing in some tracks in a folder."""
   done: set[tuple[str, str]] = set()
   for folder in known:
-    standings = [each for each in folder if each.track in tracks]
+    standings = [standing for standing in folder if standing.track in tracks]
     every = {(standing.name, name) for standing in standings for name in suite.columns}
     done |= every - {(each.name, name) for each in standings for name in each.incomplete}
   return done

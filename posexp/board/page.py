@@ -137,7 +137,7 @@ def page(boards: Sequence[Board], back: str = "") -> str:
   head = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
   head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
   link = f' <a href="{escape(back)}">How to read it, and how to add a row</a>.' if back else ""
-  *said, last = (f"<p>{each}</p>" for each in INTRODUCTION)
+  *said, last = (f"<p>{paragraph}</p>" for paragraph in INTRODUCTION)
   parts = [
     f"{head}<title>{TITLE}</title>",
     f"<style>\n{read('page.css')}{STYLE}</style></head><body>",

@@ -122,7 +122,7 @@ class Cell:
     default = [run for run in self.runs if run not in self.tuned]
     rates = {trial: trial.config["train"]["learning_rate"] for trial in self.trials}
     begun = {rates[each] for each in default if each in rates and each.state != DONE}
-    return [each for each in default if rates.get(each) not in begun]
+    return [key for key in default if rates.get(key) not in begun]
 
   def _try(self, rates: Sequence[float]) -> list[Member]:
     """Add the trials at some rates, at least two; return the runs of the row with fixed options."""
@@ -338,7 +338,7 @@ def write_row(
   code = {"file": own.file.name, "sha256": own.sha256} if own else None
   about = {"suite": suite.name, "name": row.name, "encoding": row.encoding, "quick": quick}
   about |= {"options": [*row.options], "code": code, "default": cells[0].default}
-  known = next((each for each in (file, published) if each and each.exists()), None)
+  known = next((path for path in (file, published) if path and path.exists()), None)
   before = about_row(known) if known else {}
   digests = {name: suite.columns[name].digest for name in columns}
   if about.items() <= before.items():  # columns that were trained by another command

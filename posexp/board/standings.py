@@ -270,9 +270,9 @@ class Board:
     for row in self.rows if theirs else ():
       own = row.over(columns, side, learned) if row is not base else None
       if both := [name for name in own or () if name in theirs]:
-        pair = ([each[name] for name in both] for each in (own, theirs))
+        pair = ([worths[name] for name in both] for worths in (own, theirs))
         improved[row.name] = aggregates.improvement(*pair)
-    corrected = holm([each.p for each in improved.values()])
+    corrected = holm([chance.p for chance in improved.values()])
     return {n: each._replace(p=p) for (n, each), p in zip(improved.items(), corrected, strict=True)}
 
   def doubtful(self, side: str, anchor: str, column: Column | None = None) -> list[str]:
@@ -281,7 +281,7 @@ class Board:
     """
     if column is None:
       every, rest = (self.improvements(side, anchor, learned) for learned in (False, True))
-      signs = {n: (each.value - 0.5, rest[n].value - 0.5) for n, each in every.items() if n in rest}
+      signs = {n: (p.value - 0.5, rest[n].value - 0.5) for n, p in every.items() if n in rest}
     else:
       cells = self.ranked(column, side)
       base = cells.pop(anchor, None)
@@ -289,7 +289,7 @@ class Board:
       signs = {
         name: [own.mean - other.mean for own, other in both]
         for name, both in pairs.items()
-        if all(each.worth.size for each in both[1])
+        if all(cell.worth.size for cell in both[1])
       }
     return [name for name, (every, rest) in signs.items() if every * rest < 0]
 
@@ -306,9 +306,9 @@ class Board:
       for name, cell in cells.items()
       if cell is not base
     }
-    tested = [each for each in different.values() if each.p is not None]
-    for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
-      each.holm = p
+    tested = [difference for difference in different.values() if difference.p is not None]
+    for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
+      difference.holm = p
     return different
 
   def told(self, name: str) -> list[tuple[Column, str]]:
@@ -340,7 +340,7 @@ class Board:
   def cost(self, row: Standing, key: str) -> float | None:
     """Return a row's cost over that of `none` on the same processor, as a median over columns."""
     none = self.anchor("none")
-    own, base = (each.costs(key) if each else {} for each in (row, none))
+    own, base = (standing.costs(key) if standing else {} for standing in (row, none))
     ratios = [own[place] / base[place] for place in own if base.get(place)]
     return statistics.median(ratios) if ratios else None
 

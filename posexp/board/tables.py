@@ -310,7 +310,7 @@ def notes(board: Board) -> list[str]:
 def _of_choices(board: Board) -> Iterator[str]:
   """Yield notes on choices that the trials could not make, or made at an edge."""
   suite, budget = board.suite, board.suite.whole
-  choices = [each for row in board.rows for each in row.chosen.items()]
+  choices = [choice for row in board.rows for choice in row.chosen.items()]
   if ties := sum(typed.startswith("not chosen") for _, typed in choices):
     yield (
       f"Trials did not choose in {ties} of {len(choices)} cells, where the two values of the "

@@ -95,7 +95,7 @@ def _check_row(
   if about["suite"] != suite.name:
     raise UserError(f"it is of the suite {about['suite']}: type --suite {about['suite']}")
   name, code = about["name"], about["code"]
-  own = {hashlib.sha256(reading.read(each) or b"").hexdigest() for each in files}
+  own = {hashlib.sha256(reading.read(path) or b"").hexdigest() for path in files}
   if code and not files:
     raise UserError(
       f"its encoding {about['encoding']} is of the file {code['file']}; name it, with "
@@ -109,7 +109,7 @@ def _check_row(
     raise UserError(f"its row is named {name}, so its file has to be {name}.parquet")
   Row.check(name, about["encoding"], about["options"])
   if (other := published / file.name).exists() and not other.samefile(file):
-    here, there = ([each["encoding"], *each["options"]] for each in (about, about_row(other)))
+    here, there = ([row["encoding"], *row["options"]] for row in (about, about_row(other)))
     if here != there:
       raise UserError(f"{name} is published with encoding={' '.join(there)}; take another --name")
 
@@ -147,8 +147,8 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   chosen = [[p.runs[0].digest for p in choice.of_track(t)] for t in tracks] if choice else []
   there = sorted((str(run.digest), run.seed) for run in runs if not run.trial)
   # Of points that tie, one is enough.
-  best = {digest for each in chosen for digest in each} & dict(there).keys()
-  missing = not all(any(digest in best for digest in each) for each in chosen)
+  best = {digest for digests in chosen for digest in digests} & dict(there).keys()
+  missing = not all(any(digest in best for digest in digests) for digests in chosen)
   want = sorted((digest, seed) for digest in best for seed in range(budget.seeds))
   tried = len(choice.rates) if choice else len(grid)
   trials = max(tried, len(grid)) * (1 + tuned) * len(budget.trial_seeds)
@@ -165,7 +165,7 @@ def train_again(
   file: Path, numbers: Sequence[int], place: Path, files: Sequence[Path]
 ) -> list[Run]:
   """Train rows of a file of records again, each in a process of its own; return the runs."""
-  plugins = [f"plugins={show([str(each) for each in files])}"] if files else []
+  plugins = [f"plugins={show([str(path) for path in files])}"] if files else []
 
   def train(number: int) -> Run:
     source = f"{file}:{number}"

@@ -174,10 +174,10 @@ def converted(value: Any, hint: Any) -> Any:
   origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
   if origin is Annotated:
     inside = converted(value, inner[0])
-    for each in inner[1:]:
-      if isinstance(each, Bound) and not each.holds(inside):
+    for bound in inner[1:]:
+      if isinstance(bound, Bound) and not bound.holds(inside):
         shown = brief(value)
-        raise ValueError(f"must be {each.words}, not {shown if shown.strip() else repr(shown)}")
+        raise ValueError(f"must be {bound.words}, not {shown if shown.strip() else repr(shown)}")
     return inside
   if origin in (typing.Union, types.UnionType):
     refused: Exception = TypeError(f"must be {describe(hint)}")
@@ -248,7 +248,7 @@ def _text(value: Any) -> str:
   if not isinstance(value, str | Real):
     raise TypeError("must be text")
   text = value if isinstance(value, str) else show(value)
-  if "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
+  if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
     raise ValueError(f"must be text in UTF-8, not {brief(value, ascii)}")
   return text
 

@@ -72,9 +72,9 @@ def _parsed(line: str) -> Override:
   """Return the override of a line; raise one of UNREADABLE if it cannot be read."""
   lexer = OverrideLexer(InputStream(line))
   parser = OverrideParser(CommonTokenStream(lexer))
-  for each in (lexer, parser):
-    each.removeErrorListeners()
-    each.addErrorListener(HydraErrorListener())
+  for part in (lexer, parser):
+    part.removeErrorListeners()
+    part.addErrorListener(HydraErrorListener())
   override = _Visitor(_functions()).visit(parser.override())
   override.input_line = line
   source = line.partition("=")[2]
@@ -121,11 +121,11 @@ def _readings(value: str) -> Iterator[str]:
   inner = value.strip()
   listed = inner[:1] + inner[-1:] == "[]"  # a list, or a choice of lists
   lists = inner[1:-1].split("],[") if listed else [inner]
-  lists = [[part.strip() for part in each.split(",")] for each in lists]
-  parts = [part for each in lists for part in each]
+  lists = [[part.strip() for part in words.split(",")] for words in lists]
+  parts = [part for words in lists for part in words]
   even = all(part.count(a) == part.count(b) for part in parts for a, b in ("[]", "{}", "()"))
   if (even or parts == [inner]) and not any(map(MISREAD.match, parts)):
-    texts = [",".join(map(quoted, [value] if each == [inner] else each)) for each in lists]
+    texts = [",".join(map(quoted, [value] if words == [inner] else words)) for words in lists]
     yield ",".join(f"[{text}]" for text in texts) if listed else texts[0]
 
 
@@ -285,7 +285,7 @@ def check_hydra_option(key: str, where: str) -> None:
   """Raise UserError for an option of Hydra that has no effect here; `where` says how it was set."""
   section = key.partition("@")[0]
   if section.endswith("._target_") or not (
-    section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
+    section in GROUPS or any(f"{section}.".startswith(f"{option}.") for option in HEEDED)
   ):
     raise UserError(
       f"{where}: posexp does not heed this option of Hydra's; leave it out (it heeds "

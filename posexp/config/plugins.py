@@ -163,7 +163,7 @@ def _add(plugin: Plugin) -> None:
 
 def files() -> list[Path]:
   """Return the files that `load` has loaded, for another process to load them, too."""
-  return list(dict.fromkeys(each.file for each in _found.values() if each.package is None))
+  return list(dict.fromkeys(plugin.file for plugin in _found.values() if plugin.package is None))
 
 
 @functools.cache

@@ -141,13 +141,13 @@ def closest(
     return initials, len(name) > 2 and all(any(o.startswith(w) for o in own) for w in words)
 
   def ending(ends: Callable[[str], bool], some: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(each for each in some if ends(each.rpartition(".")[2].lower())))
+    return list(dict.fromkeys(option for option in some if ends(option.rpartition(".")[2].lower())))
 
   close = ending(name.__eq__, options) or ending(name.__eq__, others)
   for rank, some in itertools.product((0, 1), (siblings, options)):
     close = close or ending(lambda end, rank=rank: fits(end)[rank], some)
   for some in (siblings, options):
-    alike = nearest(name, (each.rpartition(".")[2] for each in some))
+    alike = nearest(name, (option.rpartition(".")[2] for option in some))
     close = close or (ending(alike.lower().__eq__, some) if alike else [])
   return close
 

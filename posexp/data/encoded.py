@@ -98,7 +98,7 @@ def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[li
   kinds = [np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32 for tokenizer in opened]
 
   def encode(chunk: list[Row]) -> Chunk:
-    ids = [each.ids([row[side] for row in chunk]) for side, each in enumerate(opened)]
+    ids = [tokenizer.ids([row[side] for row in chunk]) for side, tokenizer in enumerate(opened)]
     counts = [np.fromiter(map(len, tokens), np.int64, len(tokens)) for tokens in ids]
     beyond = np.maximum(*counts) > most
     stays = ~beyond if drop else np.ones_like(beyond)

@@ -163,7 +163,7 @@ def _spelled(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
   if "ByteLevel" in by_kind:
     letters = byte_letters()
     bytes_of_letter = {letter: bytes([value]) for value, letter in enumerate(letters)}
-    return lambda name: b"".join(bytes_of_letter.get(each, each.encode()) for each in name)
+    return lambda name: b"".join(bytes_of_letter.get(letter, letter.encode()) for letter in name)
   if step := by_kind.get("WordPiece"):
     prefix = step.get("prefix") or "##"
     return lambda name: (

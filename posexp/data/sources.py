@@ -198,7 +198,7 @@ def _paths(task, split: str) -> Iterator[tuple[str, str]]:
     return
   for side, language in wanted(task).items():
     name = f"{path}.{language}"
-    there = [each for each in (name, f"{name}.gz") if os.path.exists(os.path.expanduser(each))]
+    there = [file for file in (name, f"{name}.gz") if os.path.exists(os.path.expanduser(file))]
     if not there:
       raise UserError(
         f"task.{split}={path}: there is no {name} (looked in {Path.cwd()}); give a table "

@@ -262,12 +262,12 @@ class Given(Tokenizer):
   ) -> tuple[list[np.ndarray], int, int]:
     """Return the same as `Tokenizer.encode`; texts that are cut keep their special tokens."""
     encoded = self._batch(texts)
-    sizes = [len(each.ids) for each in encoded]
-    library.check_numbers((each.ids for each in encoded), self.vocab_size)
+    sizes = [len(encoding.ids) for encoding in encoded]
+    library.check_numbers((encoding.ids for encoding in encoded), self.vocab_size)
     if max_length:
       self.library.enable_truncation(max_length)
       encoded = self._batch(texts)
       self.library.no_truncation()
-    ids = [np.array(each.ids or [UNK], np.uint32) for each in encoded]
+    ids = [np.array(encoding.ids or [UNK], np.uint32) for encoding in encoded]
     long = sum(size > max_length for size in sizes) if max_length else 0
     return ids, sum(size == len(self._first) for size in sizes), long

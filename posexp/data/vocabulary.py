@@ -253,7 +253,7 @@ class Given(Vocabulary):
     """Return the tokens of each text, and the characters at which they start."""
     encode, size = self._library.encode_batch, sum(map(len, texts))
     encoded = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
-    library.check_numbers((each.ids for each in encoded), self.size)
+    library.check_numbers((encoding.ids for encoding in encoded), self.size)
     return [
       (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32))
       for each in encoded

@@ -85,7 +85,7 @@ class ByLayer(Encoding):
     if not isinstance(self.pattern, str):
       object.__setattr__(self, "pattern", [*self.pattern])
     super().__post_init__()
-    limited = any(each.window or each.chunk for each in self.period)
+    limited = any(layer.window or layer.chunk for layer in self.period)
     if self.window is not None and not limited:
       raise ValueError("window has no effect without a window or a chunk in by_layer.pattern")
 
@@ -119,20 +119,20 @@ class ByLayer(Encoding):
 
   @property
   def relative(self) -> bool:
-    return all(each.encoding.relative and each.chunk is None for each in self.period)
+    return all(layer.encoding.relative and layer.chunk is None for layer in self.period)
 
   @property
   def recurrent(self) -> bool:
     # A memory would shift where chunks begin.
-    return all(each.encoding.recurrent and each.chunk is None for each in self.period)
+    return all(layer.encoding.recurrent and layer.chunk is None for layer in self.period)
 
   @property
   def causal_only(self) -> bool:
-    return any(each.encoding.causal_only for each in self.period)
+    return any(layer.encoding.causal_only for layer in self.period)
 
   @property
   def acts_in(self) -> tuple[str, ...]:
-    return ("attention",) if any(each.encoding.acts_in for each in self.period) else ()
+    return ("attention",) if any(layer.encoding.acts_in for layer in self.period) else ()
 
   @property
   def limit(self) -> int | None:

@@ -136,7 +136,7 @@ class Disentangled(Relation):
 
   def bind(self, query, key):
     if self.encoding.share_maps:  # with their biases, which the layer's maps leave out otherwise
-      of_key, of_query = (getattr(each, "linear", each) for each in (key, query))
+      of_key, of_query = (getattr(part, "linear", part) for part in (key, query))
       self.key = of_key if "content_to_position" in self.terms else None
       self.query = of_query if "position_to_content" in self.terms else None
 

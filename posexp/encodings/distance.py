@@ -63,7 +63,7 @@ class Kernel(nnx.Module):
     """Return the bias of each head for offsets int [...]: [H,...]."""
     far = jnp.abs(offset).astype(jnp.float32)
     p, a = held(self.p, jnp.inf if self.kind == "log" else 2.0), held(self.a)
-    p, a = (jnp.expand_dims(each, tuple(range(1, 1 + far.ndim))) for each in (p, a))
+    p, a = (jnp.expand_dims(parameter, tuple(range(1, 1 + far.ndim))) for parameter in (p, a))
     if self.kind == "log":
       return -p * jnp.log1p(a * far)
     # d/dp of 0^p would be 0 · log 0: the inner `where` keeps NaN out of the gradient.
@@ -180,7 +180,7 @@ class Products(nnx.Module):
   def __call__(self, span: Span) -> Array:
     omega = frequencies(self.width, self.base) * self.base ** (-2 / self.width)  # from t = 1 on
     # cos(a − b) = cos a cos b + sin a sin b, which is exact wherever the positions are.
-    query, key = (jnp.concatenate(sinusoids(each, omega), -1) for each in (span.query, span.key))
+    query, key = (jnp.concatenate(sinusoids(place, omega), -1) for place in (span.query, span.key))
     products = jnp.einsum("bqw,bkw->bqk", query, key, precision=jax.lax.Precision.HIGHEST)
     head = jnp.arange(1, self.num_heads + 1)[:, None, None]
     return (products - self.width / 2)[:, None] * (self.num_heads / (8 * head))

@@ -59,7 +59,7 @@ class Series(Rotation):
     diagonal[:, : columns.shape[1]] = columns
     draw, spread = np.random.default_rng(0), fope.gain * (2 / (kept + planes)) ** 0.5
     drawn = diagonal + spread * draw.normal(size=(2, num_heads, kept, planes))
-    self.sines, self.cosines = (Setting(jnp.asarray(each, jnp.float32)) for each in drawn)
+    self.sines, self.cosines = (Setting(jnp.asarray(table, jnp.float32)) for table in drawn)
 
   def spectra(self, shared=None):
     return {}  # no plane has one frequency

@@ -289,7 +289,7 @@ class PairRotation(Rotation):
     def of_plane(query: Array, key: Array, frequency: Turns) -> Array:
       angle = angles(distance, frequency)
       quarter = jnp.stack([key[..., 1], -key[..., 0]], axis=-1)  # turned back by 90°
-      straight, across = (jnp.einsum("bqhc,bkhc->bhqk", query, each) for each in (key, quarter))
+      straight, across = (jnp.einsum("bqhc,bkhc->bhqk", query, keys) for keys in (key, quarter))
       return jnp.cos(angle) * straight + jnp.sin(angle) * across
 
     by_plane = jax.tree.map(lambda x: x.transpose(3, 0, 2, 1)[..., None], frequencies)

@@ -122,4 +122,4 @@ class Span(struct.PyTreeNode):
     """Return the factor of a named term: 1, or an array of four axes of which `axis` is heads."""
     if self.term_scale is None:
       return 1.0
-    return jnp.expand_dims(self.term_scale[term], [each for each in range(4) if each != axis])
+    return jnp.expand_dims(self.term_scale[term], [at for at in range(4) if at != axis])

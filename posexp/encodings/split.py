@@ -141,4 +141,4 @@ class PositionOnly(Relation):
       for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
     )
     query = span.keep("position", axis=2) * scaled(query)
-    return *(jnp.broadcast_to(each, (len(k), *each.shape[1:])) for each in (query, key)), None
+    return *(jnp.broadcast_to(part, (len(k), *part.shape[1:])) for part in (query, key)), None

@@ -64,8 +64,8 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
   """
   verdicts = [_judged(side, sides[0]) for side in sides[1:]]
   tested = [verdict for verdict in verdicts if verdict.tests]
-  for each, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
-    each.p = p
+  for difference, p in zip(tested, holm([max(t.p for t in e.tests) for e in tested]), strict=True):
+    difference.p = p
   return verdicts
 
 
@@ -73,7 +73,7 @@ def _judged(a: Side, b: Side) -> Judged:
   if a.lower != b.lower:
     raise UserError(f"{a.name} has {a.metric} and {b.name} {b.metric}; --score names the same one")
   shared, notes = _shared(a, b)
-  tables = [_table(each, shared) for each in (a, b)]
+  tables = [_table(side, shared) for side in (a, b)]
   means = [table.mean() for table in tables]
   by_seed = [
     {
@@ -106,7 +106,7 @@ def _shared(a: Side, b: Side) -> tuple[list[str], list[str]]:
   whole = [
     example
     for example in a.examples
-    if all((seed, example) in each.scores for each in (a, b) for seed in each.seeds)
+    if all((seed, example) in side.scores for side in (a, b) for seed in side.seeds)
   ]
   if len(whole) < 2 or "" in whole:
     raise UserError(

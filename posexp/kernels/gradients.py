@@ -72,7 +72,7 @@ add_bias.defvjp(lambda x, shared: (add_bias(x, shared), (x[:0], shared)), add_bi
 def scores(q: Array, k: Array) -> Array:
   """Return q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
   batch = max(len(q), len(k))
-  return _scores(*(jnp.broadcast_to(each, (batch, *each.shape[1:])) for each in (q, k)))
+  return _scores(*(jnp.broadcast_to(operand, (batch, *operand.shape[1:])) for operand in (q, k)))
 
 
 @jax.custom_vjp

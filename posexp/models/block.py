@@ -147,7 +147,7 @@ class MultiHeadAttention(nnx.Module):
     chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_for(chosen, span)
     q, span = self.asked(x, columns, span)
-    k, v = (repeated(each, self.num_heads) for each in (k, v))
+    k, v = (repeated(part, self.num_heads) for part in (k, v))
     attended = attention.attend(self.relation, q, k, v, span, dropout, form)
     if self.removes_own:
       attended = without_own(attended, span.own(v))

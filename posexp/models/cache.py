@@ -66,7 +66,7 @@ class Cache(struct.PyTreeNode):
     """Return an array of a layer with the new tokens' appended along `axis`."""
     if self.rolls(window):
       return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
-    start = [self.length if each == axis else 0 for each in range(held.ndim)]
+    start = [self.length if at == axis else 0 for at in range(held.ndim)]
     return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
 
   def added(

@@ -153,7 +153,7 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     # The mean of −log p over the vocabulary, without forming the smoothed distribution.
     uniform = normalizer - logits.mean(-1)
     loss = (1 - label_smoothing) * nll + label_smoothing * uniform
-    totals = Sums(*((each * weight).sum() for each in (loss, nll, right)))
+    totals = Sums(*((values * weight).sum() for values in (loss, nll, right)))
     words = jnp.arange(logits.shape[-1])
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)

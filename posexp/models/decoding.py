@@ -154,12 +154,12 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
     rank = search.rank(score, length[:, :, None])
     _, best = jax.lax.top_k(rank.reshape(rows, -1), beam)
     token, score = (
-      jnp.take_along_axis(each.reshape(rows, -1), best, axis=1) for each in (token, score)
+      jnp.take_along_axis(values.reshape(rows, -1), best, axis=1) for values in (token, score)
     )
     parent = best // gain.shape[-1]
     tokens, length, done, seen = (
-      jax.vmap(lambda of_row, chosen: of_row[chosen])(each, parent)
-      for each in (beams.tokens, length, beams.done, seen)
+      jax.vmap(lambda of_row, chosen: of_row[chosen])(array, parent)
+      for array in (beams.tokens, length, beams.done, seen)
     )
     tokens = tokens.at[:, :, beams.step + 1].set(token)
     done = done | (token == EOS) | (length >= beams.most)

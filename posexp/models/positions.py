@@ -87,7 +87,7 @@ class Positions:
   def limit(self, of_encoding: int | None) -> int | None:
     """Return the longest readable sequence, given the encoding's limit; None if unlimited."""
     reach = self.reach if self.evaluation != "consecutive" else None
-    return min((each for each in (of_encoding, reach) if each is not None), default=None)
+    return min((bound for bound in (of_encoding, reach) if bound is not None), default=None)
 
   def check(self, mask: Array) -> None:
     """Raise ValueError if a mask, known at trace time, has more tokens than there are positions."""

@@ -44,7 +44,7 @@ def _counts(gold: Tree, predicted: Tree) -> Counts:
     return Counts()
   wanted, ours = _brackets(gold), _brackets(predicted)
   matched = (Counter(wanted) & Counter(ours)).total()
-  spans, others = (Counter(each[:2] for each in side) for side in (wanted, ours))
+  spans, others = (Counter(bracket[:2] for bracket in side) for side in (wanted, ours))
   exact = matched == len(wanted) == len(ours)
   return Counts(matched, len(wanted), len(ours), (spans & others).total(), 1, int(exact))
 

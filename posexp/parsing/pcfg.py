@@ -39,7 +39,7 @@ def scores(
   The grammar sees the gold tags of words, or only the words. Sentences that it does not generate,
   or of over `LONGEST` words, get the tree of `otherwise`.
   """
-  lines = [list(map(trees.brackets, each)) for each in (train, test)]
+  lines = [list(map(trees.brackets, split)) for split in (train, test)]
 
   def compute() -> dict[str, float]:
     doing("parsing with a PCFG of the training trees")
@@ -131,5 +131,5 @@ class Emissions(NamedTuple):
 
 def looks(word: str) -> tuple[tuple, ...]:
   """Return features of a word's spelling, the most specific first."""
-  shape = word[0].isupper(), any(each.isdigit() for each in word), "-" in word
+  shape = word[0].isupper(), any(letter.isdigit() for letter in word), "-" in word
   return (*shape, word[-2:].lower()), shape, ()

@@ -144,7 +144,7 @@ class Parsing(Task):
     counts = brackets.counts(data.trees_of[split], data.parses(split, outputs["spans"]))
     matched, gold, predicted = counts.T[:3]
     sizes = {"right": matched, "tokens": (gold + predicted) / 2}
-    answer = np.array([zlib.crc32(each.tobytes()) for each in outputs["spans"]])
+    answer = np.array([zlib.crc32(spans.tobytes()) for spans in outputs["spans"]])
     return outputs | sizes | {"answer": answer, "counts": counts}
 
   def scores(self, found: Outputs) -> dict[str, float]:

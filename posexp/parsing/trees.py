@@ -82,7 +82,7 @@ def paths(given: str | Sequence[str]) -> list[str]:
         break
     else:
       raise UserError(f"{name}: no file has a name like that (looked in {os.getcwd()})")
-    names += [str(folder / each) for each in fit]
+    names += [str(folder / file) for file in fit]
   return names
 
 

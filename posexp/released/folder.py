@@ -94,7 +94,7 @@ class Folder:
     """Return the shape of a tensor, from the header of its file."""
     if not self._packed(name):
       return tuple(self._slice(name).get_shape())
-    parts = [self._slice(name + each) for each in (BLOCKS, SCALES)]
+    parts = [self._slice(name + part) for part in (BLOCKS, SCALES)]
     blocks, scales = (tuple(part.get_shape()) for part in parts)
     fits = blocks[:-1] == scales and {part.get_dtype() for part in parts} == {"U8"}
     return shape_of(blocks) if fits else ()

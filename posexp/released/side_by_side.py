@@ -114,7 +114,7 @@ def of_released(name: str, count: int | None) -> Shown:
     shown = shown._replace(vectors=vectors, reach=len(tables["embed/vector"]))
   shown.rows.update(_waves(shown.spectra), **_temperature(layers))
   if isinstance(encoding, ALiBi):
-    shown.rows["slopes"] = " ".join(f"{each:.4g}" for each in slopes(heads))
+    shown.rows["slopes"] = " ".join(f"{slope:.4g}" for slope in slopes(heads))
   shown.rows["read"] = ", ".join(["config.json", *there.read])
   if there.ignored:
     shown.rows["not read"] = ", ".join(there.ignored)
@@ -317,4 +317,4 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 def _file(name: str) -> str:
-  return "".join(each if each.isalnum() or each in "-._" else "-" for each in name)
+  return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in name)

@@ -67,7 +67,7 @@ class HuggingFace(Source):
     own = {path_of(name): array for name, array in arrays.items()}
     if self.released.family.causal:
       return own
-    body = {name: each for name, each in own.items() if not name.startswith("head/")}
+    body = {name: array for name, array in own.items() if not name.startswith("head/")}
     return body | self.released.classifier(labels)
 
   def overrides(self, typed: Sequence[str]) -> list[str]:

@@ -293,7 +293,7 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
   heads += ("cls.", "lm_predictions.", "mask_predictions.")
   names = {}
   for name in folder.names():
-    outer = next((each for each in OUTER if name.startswith(each)), "")
+    outer = next((prefix for prefix in OUTER if name.startswith(prefix)), "")
     short = family.base + name.removeprefix(outer) if outer else name
     for old, new in OLD.items():
       short = short.removesuffix(old) + new if short.endswith(old) else short

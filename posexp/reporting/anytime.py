@@ -90,7 +90,7 @@ def difference(
   Its interval holds together with those of all `comparisons` (Bonferroni), and `holm` is p times
   their number.
   """
-  own, base = ([each[key] for key in sorted(each)] for each in (a, b))
+  own, base = ([side[key] for key in sorted(side)] for side in (a, b))
   low, high, p = standing(own, base, LEVEL / comparisons)
   mean = float(np.mean(own) - np.mean(base))
   widest = math.inf if most is None else most

@@ -129,7 +129,7 @@ def _most_different(
   """Return the examples that tell two runs apart the most: by chrF, by being right, bits or F1."""
   name = next(each for each in measures[0] if each != "bleu")  # which says little of a sentence
   of = [side[name] for side in measures]
-  one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)
+  one, other = (np.array([measure.score(row) for row in measure.statistics]) for measure in of)
   difference = np.abs(one - other)
   clearest = [i for i in np.argsort(-difference, kind="stable") if difference[i]]
   a, b = sides

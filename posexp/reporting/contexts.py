@@ -110,7 +110,7 @@ def relative_effective_length(
   own = group[member]
   contexts = sorted(own)
   for context, longer in itertools.pairwise(contexts):
-    best = np.min([each[context] for each in group if context in each], axis=0).astype(np.float64)
+    best = np.min([nats[context] for nats in group if context in nats], axis=0).astype(np.float64)
     hard = np.argsort(-best, kind="stable")[: max(1, round(share * len(best)))]
     base = best[hard].mean()
     gained = np.minimum(best, own[longer])[hard].mean()

@@ -174,7 +174,7 @@ def save(
     if not any(figure.name.endswith(ending) for figure in every):
       names = listed(sorted({figure.name for figure in every}), 12)
       raise UserError(f"--only {ending}: no figure's name ends so; there are {names}")
-  chosen = [each for each in every if not only or each.name.endswith(tuple(only))]
+  chosen = [figure for figure in every if not only or figure.name.endswith(tuple(only))]
   with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
     for figure in chosen:

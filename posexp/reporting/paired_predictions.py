@@ -70,7 +70,7 @@ def read_alike(runs: Sequence[Run], split: str) -> tuple[Columns, list[pd.DataFr
   columns, reference = _read(first, split)
   sides = [reference]
   for run in runs[1:]:
-    sizes = [each.score(f"{split}/bytes") for each in (first, run)]
+    sizes = [own.score(f"{split}/bytes") for own in (first, run)]
     if sizes[0] != sizes[1] and None not in sizes:
       raise UserError(
         f"{run.path} was measured on {sizes[1]:,.0f} bytes of {split}, and {first.path} on "

@@ -117,7 +117,7 @@ class Results:
   def cut_short(self, runs: Iterable[Run]) -> bool:
     """Whether most of some runs were cut short, so that scores show how fast they learn."""
     known = [self.trained[run.path] for run in runs if run.path in self.trained]
-    return 2 * sum(each.cut_short for each in known) > len(known)
+    return 2 * sum(state.cut_short for state in known) > len(known)
 
   @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
@@ -170,7 +170,7 @@ class Results:
   @functools.cached_property
   def _moved(self) -> dict[str, Moves | None]:
     """How examples move the mean of each group, by its label."""
-    return {each.label: moved([*each.repeats.values()], self.score) for each in self.ranked}
+    return {group.label: moved([*group.repeats.values()], self.score) for group in self.ranked}
 
   def over_examples(self, group: Group) -> Estimate | None:
     """Return the difference to the baseline for other seeds and other test examples, too; None
@@ -190,7 +190,7 @@ class Results:
     mean = self.score.number(found.mean, sign)
     if found.low is None:
       return mean
-    halves = {self.score.number(each) for each in (found.mean - found.low, found.high - found.mean)}
+    halves = {self.score.number(half) for half in (found.mean - found.low, found.high - found.mean)}
     if len(halves) == 1:
       return f"{mean} ± {halves.pop()}"
     return f"{mean} ({self.score.number(found.low, sign)} to {self.score.number(found.high, sign)})"
@@ -282,7 +282,7 @@ def _difference(
   a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score, looks: int = 0
 ) -> Difference:
   """Return the difference of two groups by seed, one of `looks` comparisons if there were looks."""
-  own, base = ({key: run.score(score.key) or 0.0 for key, run in each.items()} for each in (a, b))
+  own, base = ({key: run.score(score.key) or 0.0 for key, run in side.items()} for side in (a, b))
   if looks:
     return anytime.difference(own, base, score.most, looks)
   return Difference.of(own, base, score.most)
@@ -308,7 +308,7 @@ def against_itself(results: Results) -> Group | None:
   else:
     seeds = sorted(base.repeats)
     a, b = ({key: base.repeats[key] for key in seeds[at::2]} for at in (0, 1))
-    how = " against ".join("seeds " + ", ".join(str(key[0]) for key in each) for each in (a, b))
+    how = " against ".join("seeds " + ", ".join(str(key[0]) for key in side) for side in (a, b))
   estimated = estimate([run.score(score.key) for run in a.values()], score.most)
   return dataclasses.replace(
     base,

@@ -67,9 +67,9 @@ def training(results: Results) -> str:
   """Return how many runs were not trained to their end; "" if all were."""
   every = [*results.trained.values()]
   counts = {
-    "still improved at the last evaluation": sum(each.improving for each in every),
-    "never left warmup": sum(each.rising for each in every),
-    "learned the training set no better than by guessing": sum(each.at_chance for each in every),
+    "still improved at the last evaluation": sum(run.improving for run in every),
+    "never left warmup": sum(run.rising for run in every),
+    "learned the training set no better than by guessing": sum(run.at_chance for run in every),
   }
   said = [f"{count} {what}" for what, count in counts.items() if count]
   if not said:
@@ -127,7 +127,7 @@ def _difference(group: Group, results: Results) -> str:
   pairs = f"{own} pairs" if test and test.paired else ""
   text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"
   if (wider := results.over_examples(group)) is not None:
-    ends = "to".join(f" {results.score.number(each, '+')} " for each in (wider.low, wider.high))
+    ends = "to".join(f" {results.score.number(end, '+')} " for end in (wider.low, wider.high))
     text += f"; with other test examples, too,{ends.rstrip()}"
   if kind == "not told apart" and (least := results.detectable(group)) is not None:
     text += f"; these seeds find {results.score.number(least)} {unit} or more"
@@ -138,12 +138,12 @@ def order(results: Results) -> str:
   """Return whether order matters for these data: how other groups compare with the one without
   positions, for which texts have no order in an encoder. "" without such a group, or in a decoder.
   """
-  groups = {each.label: each for each in results.ranked}
+  groups = {group.label: group for group in results.ranked}
   blind, best = groups.get("none"), results.ranked[0]
   reads = any(key.startswith("baseline/") for run in results.runs for key in run.summary or ())
   if blind is None or not reads:
     return ""
-  base, kinds = results.baseline, {each.label: outcome(each, results) for each in results.ranked}
+  base, kinds = results.baseline, {group.label: outcome(group, results) for group in results.ranked}
   worth = results.score.number(abs(best.estimate.mean - blind.estimate.mean))
   worth = f"{worth} {results.score.unit} between {best.label} and no positions"
   told = kinds.get("none") == "worse" if blind is not base else "better" in kinds.values()
@@ -227,7 +227,7 @@ def notes(results: Results) -> Iterator[str]:
         f"{counted(test.n[0], 'seed')}: their difference is that of these alone."
       )
   for group in results.doubtful:
-    own, theirs = (results.of_learned(each).mean for each in (group, base))
+    own, theirs = (results.of_learned(side).mean for side in (group, base))
     yield (
       f"Seeds that have not learned decide whether {group.label} or {base.label} is ahead: without "
       f"them the means are {results.score.number(own)} and {results.score.number(theirs)}."

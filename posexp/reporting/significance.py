@@ -89,10 +89,10 @@ def _ends(
   if room is None or room <= 0:
     return low, high
   odds = (
-    mean * mean / room * math.exp(min(max(each, -300.0), 300.0))
-    for each in (-reach * error / room, reach * error / room)
+    mean * mean / room * math.exp(min(max(shift, -300.0), 300.0))
+    for shift in (-reach * error / room, reach * error / room)
   )
-  ends = [each / (1 + each / most) for each in odds]
+  ends = [odd / (1 + odd / most) for odd in odds]
   return min(ends[0], max(low, 0.0)), max(ends[1], min(high, most))
 
 
@@ -185,12 +185,12 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
   Scores of the same seed are paired where that at least halves the variance of the difference: the
   paired t test. Otherwise, all scores count, as in Welch's t test.
   """
-  sides = [np.array([*each.values()], float) for each in (a, b)]
+  sides = [np.array([*side.values()], float) for side in (a, b)]
   shared = [key for key in a if key in b]
   variances = np.array([_deviation(side) ** 2 / len(side) for side in sides])
   apart = float(variances.sum())
   if len(shared) >= FEWEST:
-    pairs = np.array([[each[key] for key in shared] for each in (a, b)], float)
+    pairs = np.array([[side[key] for key in shared] for side in (a, b)], float)
     spread = _deviation(pairs[0] - pairs[1], np.abs(pairs).max()) ** 2 / len(shared)
     if spread < GAIN * apart:
       variances = np.array([_deviation(pair) ** 2 / len(shared) for pair in pairs])
@@ -220,7 +220,7 @@ class Difference:
     """Return the difference of two groups, from their scores by seed."""
     if min(len(a), len(b)) < 2:  # of the same seed, if both have it
       shared = [key for key in a if key in b]
-      own, base = (np.mean([each[key] for key in shared or each]) for each in (a, b))
+      own, base = (np.mean([side[key] for key in shared or side]) for side in (a, b))
       return cls(Estimate(min(len(a), len(b)), float(own - base)))
     both = contrast(a, b, most)
     ends = both.ends() if both.error else (None, None)

@@ -290,7 +290,7 @@ def _y_scale(chart: Chart, rows: Sequence[Spec]) -> Spec:
   if chart.kind == "steps" and not percent and least > 0 and most > DECADES * least:
     return kind | {"type": "log", "domain": [0.8 * least, 1.2 * most]}
   low, high = ends_of_axis(rows)
-  low = min([low, *(chart.y.factor * each for each in chart.chance if each is not None)])
+  low = min([low, *(chart.y.factor * level for level in chart.chance if level is not None)])
   return kind | {"domain": [max(low, -2.0), min(high, 102.0)] if percent else [low, high]}
 
 

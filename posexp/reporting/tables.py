@@ -84,10 +84,10 @@ def family_table(results: Results) -> Table:
   for group in results.groups:
     begun = [run for run in group.repeats.values() if "parent" in run.summary and run.history]
     own = [(run.summary["parent"]["validation"], run.history[0], run.summary) for run in begun]
-    if own and all(key in each for each in own[0]):
+    if own and all(key in row for row in own[0]):
       name, _, seed = str(begun[0].settings["init"]).partition("/seed=")
       whose = parents.get(name, name) + (f", seed {seed}" if seed else "")
-      means = [statistics.fmean(each[key] for each in column) for column in zip(*own, strict=True)]
+      means = [statistics.fmean(row[key] for row in column) for column in zip(*own, strict=True)]
       rows.append([group.label, whose, *map(unit.number, means)])
   return ["", "starts from", f"its {unit.title}", "at step 0", "at the best step"], rows
 
@@ -118,7 +118,7 @@ def _section(results: Results) -> Iterator[str]:
     yield tabulated(families, "pipe")
   yield wrapped(markdown(sentences.method(results)))
   said = [*sentences.notes(results), *of_little_gain(results)]
-  yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in said)
+  yield "\n".join(wrapped(markdown(f"Note: {line}"), "- ") for line in said)
 
 
 def means(tasks: Sequence[Results]) -> Iterator[str]:

@@ -104,7 +104,7 @@ def p_value(p: float) -> str:
 def did_you_mean(asked: str, names: Sequence[str]) -> str:
   """Return the names that may have been meant: with the same end, or the nearest, or else all."""
   same = [name for name in names if re.split(r"[./]", name)[-1] == re.split(r"[./]", asked)[-1]]
-  close = same[:3] or [each for each in [nearest(asked, names)] if each]
+  close = same[:3] or [name for name in [nearest(asked, names)] if name]
   there = f"there are {listed(names, 8)}" if names else "there is none"
   return f"did you mean {' or '.join(close)}?" if close else there
 

@@ -23,9 +23,9 @@ FILES = ("metrics.jsonl", "summary.json")  # of a run, whose dates say when some
 def sentence(plan: Plan) -> str:
   """Return how far a sweep has come."""
   files = [[file for file in map(run.joinpath, FILES) if file.exists()] for run in plan.runs]
-  done = sum(FILES[1] in (file.name for file in each) for each in files)
+  done = sum(FILES[1] in (file.name for file in those) for those in files)
   begun, whole = sum(map(bool, files)) - done, len(plan.runs) + plan.more
-  last = max((file.stat().st_mtime for each in files for file in each), default=plan.begun)
+  last = max((file.stat().st_mtime for those in files for file in those), default=plan.begun)
   text = f"A sweep of {counted(whole, 'run')}: {done} done, {begun} begun, "
   text += f"{whole - done - begun} not begun"
   if done > plan.done:

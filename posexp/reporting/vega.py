@@ -115,13 +115,13 @@ def distinct(labels: Sequence[str], most: int = 2 * NAME) -> list[str]:
     own = [" ".join(word for word in each if word not in dropped) for each in words]
     if all(own) and len({*own}) == len({*labels}):
       break
-  cut = [short(each, most) for each in own]
+  cut = [short(name, most) for name in own]
   return cut if len(set(cut)) == len(cut) else own
 
 
 def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
   """Return labels in lines, the axis that shows them so, and the pixels that a row needs."""
-  lines = [textwrap.wrap(each, NAME, break_on_hyphens=False) or [""] for each in distinct(labels)]
+  lines = [textwrap.wrap(label, NAME, break_on_hyphens=False) or [""] for label in distinct(labels)]
   axis = {"labelExpr": "split(datum.label, '\\n')", "domain": False, "ticks": False, "grid": False}
   axis |= {"labelPadding": 6}
   return ["\n".join(line) for line in lines], axis, 9 + 12 * max(map(len, lines))

@@ -295,6 +295,6 @@ def difference(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None
   """
   differing = [name for name in {**held, **wanted} if held.get(name) != wanted.get(name)]
   for name in sorted(differing, key=lambda name: (not name.startswith("params/"), name)):
-    there, here = (each.get(name, "missing") for each in (held, wanted))
+    there, here = (shapes.get(name, "missing") for shapes in (held, wanted))
     return f"{name} is {there} in the checkpoint and {here} in the model"
   return None

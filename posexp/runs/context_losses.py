@@ -109,7 +109,7 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
     columns = reading.arrays(data)
     text, place, sizes = (columns.pop(key) for key in ("text", "place", "bytes"))
     nats = {int(key): columns[key] for key in sorted(columns, key=int)}
-    if not all(each.shape == place.shape == (len(sizes),) for each in nats.values()):
+    if not all(values.shape == place.shape == (len(sizes),) for values in nats.values()):
       raise ValueError("columns of other lengths")
   except (ValueError, LookupError, TypeError) as error:
     raise UserError(

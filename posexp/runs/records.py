@@ -125,7 +125,7 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   config = parsed_config(path, written)
   try:
     packed = dict(reading.parse(examples))
-    if not all(isinstance(each, dict) for split in packed.values() for each in split.values()):
+    if not all(isinstance(metric, dict) for split in packed.values() for metric in split.values()):
       raise ValueError("scores of another kind")
   except (TypeError, ValueError, AttributeError) as error:
     raise UserError(f"{path}: its scores of examples are damaged") from error

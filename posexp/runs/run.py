@@ -201,7 +201,7 @@ def read_runs(paths: Sequence[Path], trials: bool = False) -> tuple[list[Run], l
     raise UserError(wrong[0] if wrong else none)
   if not trials and not (runs := [run for run in runs if not run.trial]):
     raise UserError(f"{there}: these are trials of a tuned sweep, which are no results")
-  return runs, [f"left out: {each}" for each in wrong]
+  return runs, [f"left out: {reason}" for reason in wrong]
 
 
 def _no_run(path: Path) -> UserError:
@@ -210,8 +210,8 @@ def _no_run(path: Path) -> UserError:
     return UserError(f"{path} is a file: name the folder of a run")
   if not path.is_dir():
     return UserError(f"{path}: there is no such folder")
-  folders = (each for each in _folders(path, []) if each != path)  # one without its config
-  below = ", ".join(quote(str(each)) for each in itertools.islice(folders, NAMED))
+  folders = (folder for folder in _folders(path, []) if folder != path)  # one without its config
+  below = ", ".join(quote(str(folder)) for folder in itertools.islice(folders, NAMED))
   if not below:
     return UserError(f"{path} is not a run's folder: it has no config.yaml")
   return UserError(f"{path} is not a run's folder, but holds some: name one, as {below}")

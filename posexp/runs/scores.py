@@ -50,9 +50,9 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
   Lengths ("6", "11-15") are in the order of their size.
   """
   of_split: dict[str, list[Score]] = {}
-  for each in measured(runs).values():
-    if each.metric == of.metric and each.part and each.split and "/" not in each.split:
-      of_split.setdefault(each.split, []).append(each)
+  for other in measured(runs).values():
+    if other.metric == of.metric and other.part and other.split and "/" not in other.split:
+      of_split.setdefault(other.split, []).append(other)
   for parts in of_split.values():
     if lengths(parts):
       parts.sort(key=lambda each: int(re.match(r"\d+", each.part).group()))

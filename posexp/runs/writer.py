@@ -186,9 +186,9 @@ class RunWriter:
       self._clear()
       for name in (".pid", ".lock"):
         storage.remove(self.path / name)
-      for each in (self.path, *made):
+      for folder in (self.path, *made):
         with contextlib.suppress(OSError):  # something else is in it
-          each.rmdir()
+          folder.rmdir()
 
   def _clear(self) -> None:
     for pattern in OWNED:

@@ -112,7 +112,7 @@ def train_by_launcher(
   except Exception as error:  # of any class: a process that died, or what the launcher lacks
     why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     done = [member.finished and not member.config["rerun"] for member in runs]
-    outcomes = [(DONE, "") if each else (FAILED, why) for each in done]
+    outcomes = [(DONE, "") if status else (FAILED, why) for status in done]
   for member, (state, _) in zip(runs, outcomes, strict=True):
     member.state = state  # they have ended at once: nothing is left when the first is said
   for member, outcome in zip(runs, outcomes, strict=True):

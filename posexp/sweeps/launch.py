@@ -182,7 +182,7 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
   said = [f"this is python -m posexp.train {shlex.join([*sweep, *words])}"]
   if replaced <= {*BOOKKEEPING, *MOVED}:
     said += _differences(run, [*kept, *(o.input_line for o in given if not o.is_sweep_override())])
-  print(*(f"posexp: {each}" for each in said), sep="\n", file=sys.stderr)
+  print(*(f"posexp: {line}" for line in said), sep="\n", file=sys.stderr)
   return read(words)
 
 

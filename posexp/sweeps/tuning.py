@@ -147,9 +147,9 @@ def check_tuned(key: str, lines: Sequence[str], columns: Mapping[str, Sequence[s
 def tuned_runs(fixed: Sequence[Member]) -> list[Member]:
   """Return a run for each one with fixed options; `choose` sets the options that trials chose."""
   return [
-    Member(0, f"tuned {each.options}", f"tuned {each.group}", each.config, fixed=each)
-    for each in fixed
-    if each.duplicate_of is None and not each.unsuited
+    Member(0, f"tuned {run.options}", f"tuned {run.group}", run.config, fixed=run)
+    for run in fixed
+    if run.duplicate_of is None and not run.unsuited
   ]
 
 

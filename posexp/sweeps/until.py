@@ -93,8 +93,8 @@ class Rounds:
       self.ended = self._over_budget(chosen)
       if self.ended:
         break
-      for each in chosen:
-        each.state = DONE if each.finished and not each.config["rerun"] else WAITING
+      for run in chosen:
+        run.state = DONE if run.finished and not run.config["rerun"] else WAITING
       if left := [each for each in chosen if each.state == WAITING]:
         return left
     return []
@@ -104,11 +104,11 @@ class Rounds:
     known = self.look([each.path for each in self.sweep.in_state(DONE)], self.margin)
     chosen, ends = [], "nothing is open"
     for group in self.groups.values():
-      own = [each for each in group if each.duplicate_of is None]
-      trained = [each for each in own if each.state != LATER]
-      if not any(known.get(each.path.parent) == OPEN for each in trained):
+      own = [run for run in group if run.duplicate_of is None]
+      trained = [run for run in own if run.state != LATER]
+      if not any(known.get(run.path.parent) == OPEN for run in trained):
         continue
-      if any(each.state != DONE for each in trained):
+      if any(run.state != DONE for run in trained):
         ends = "some runs failed, or are trained elsewhere"
       elif len(trained) == len(own):
         ends = "the most seeds are trained"
@@ -131,7 +131,7 @@ class Rounds:
   @property
   def trained(self) -> Counter:
     """How many seeds of each group are trained."""
-    runs = (each for group in self.groups.values() for each in group if each.duplicate_of is None)
+    runs = (run for group in self.groups.values() for run in group if run.duplicate_of is None)
     return Counter(run.group for run in runs if run.state != LATER)
 
   def conclusion(self) -> str:

@@ -126,7 +126,7 @@ class Addition(Diagnostic):
       shown = [*enumerate(np.asarray(digits).tolist())]
       marked = [(self.base + 1 + first + place, digit) for place, digit in shown]
       order = marked if self.reversed else marked[::-1]
-      return [each for pair in order for each in (pair if self.hints else pair[1:])]
+      return [part for pair in order for part in (pair if self.hints else pair[1:])]
 
     plus = [self.base]
     return np.array(written(a) + plus + written(b)), np.array(written(total))

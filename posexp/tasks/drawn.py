@@ -128,7 +128,7 @@ class Answers(Data):
   def tokens(self) -> dict[int, int]:
     """The most tokens that an example of each length has."""
     most = {}
-    for length in sorted({length for each in self.lengths.values() for length in each}):
+    for length in sorted({length for lengths in self.lengths.values() for length in lengths}):
       x, y = self.widest(length)
       most[length] = 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
     return most
@@ -212,7 +212,7 @@ class Listed(Answers):
     return [train[i] for i in random.integers(len(train), size=rows).tolist()]
 
   def widest(self, length):
-    alike = (each for own in self.examples.values() for each in own if len(each[1]) == length)
+    alike = (pair for own in self.examples.values() for pair in own if len(pair[1]) == length)
     return max(alike, key=lambda each: len(each[0]))
 
   @functools.cached_property

@@ -215,7 +215,7 @@ class Numbers(Translation):
     options = {name: getattr(self, name) for name in names} | {"seed": self.data_seed}
     if (shares := (self.years, self.dates)) != (SHARE, SHARE):
       options["shares"] = shares
-    makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
+    makers = [importlib.metadata.version(package) for package in ("num2words", "babel", "numpy")]
     parts = makers, self.source, self.target, options
     rows = storage.cached("numbers", lambda: generate(self), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()

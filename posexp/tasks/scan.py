@@ -167,7 +167,7 @@ class Scan(Answering):
       return np.array([SYMBOLS[word] for word in text.split()])
 
     examples = {split: [(numbers(x), numbers(y)) for x, y in pairs[split]] for split in pairs}
-    chance = blind({pair for each in pairs.values() for pair in each})
+    chance = blind({pair for rows in pairs.values() for pair in rows})
     held = "validation" if self.split == "simple" else "validation, and one for the test"
     notes = (f"a twentieth of the training commands is held out for {held}",)
     return Listed(self, examples=examples, blind=chance, notes=notes)

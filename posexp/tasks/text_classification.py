@@ -161,7 +161,7 @@ class LabeledTexts(Classification):
     )
     ahead = [100 * (model - floor) for model, floor in accuracies]
     yield from aligned(
-      [*rows, ["accuracy against it, points", *(f"{each:+.2f}" for each in ahead)]]
+      [*rows, ["accuracy against it, points", *(f"{points:+.2f}" for points in ahead)]]
     )
     yield from bag_of_words.of_order(summary, bag, ahead[-1])
 

@@ -76,6 +76,6 @@ def sentences(language: str, examples: int) -> Mapping[str, Rows]:
     split = "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
     animal, person, verb, setting = (word[n] for word, n in zip(words, numbers, strict=True))
     for label, actor, other in (("animal", animal, person), ("person", person, animal)):
-      parts = [each for each in (setting, actor, verb, other) if each]
+      parts = [part for part in (setting, actor, verb, other) if part]
       splits[split].append((blank.join(parts), label))
   return splits

@@ -67,8 +67,8 @@ class TensorBoardRun(TrackedRun):
       for key, value in self.parameters.items()
     }
     # Without the list of all options, which TensorBoard takes from one run: others have others.
-    for each in hparams(plain, {})[1:]:
-      self.writer.file_writer.add_summary(each)
+    for event in hparams(plain, {})[1:]:
+      self.writer.file_writer.add_summary(event)
     # At the best step, an earlier one, curves would turn back: what rows have is drawn already.
     self.log(summary["step"], {key: summary[key] for key in summary.keys() - self.drawn})
 

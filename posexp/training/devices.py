@@ -157,7 +157,7 @@ def mesh_for(rows: np.ndarray, parts: int = 1, most: int | None = None) -> Mesh:
       f"batches of {sizes} rows{each} do not divide among {processes} processes; choose another "
       "train.batch_size, or start fewer"
     )
-  used = [jax.local_devices(process_index=each)[: fit[-1]] for each in range(processes)]
+  used = [jax.local_devices(process_index=process)[: fit[-1]] for process in range(processes)]
   return Mesh(np.concatenate(used), ("data",))
 
 

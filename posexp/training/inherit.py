@@ -74,7 +74,7 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
     step, before = int(parent.snapshot.state.step), _before(parent.run)
   taken = [name for name in own if name in theirs]
   for name in taken:
-    there, here = ([*each[name].shape] for each in (theirs, own))
+    there, here = ([*params[name].shape] for params in (theirs, own))
     if there != here:
       raise UserError(
         f"init={near(path)}: {name} is {there} there and {here} here, and what a run takes from "

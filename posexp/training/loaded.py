@@ -159,7 +159,7 @@ def _length(tokens: Array, mask: Array | None, positions: Array | None, model: n
   """
   if positions is None and mask is None:
     return tokens.shape[1]
-  if any(isinstance(each, jax.core.Tracer) for each in (mask, positions)):
+  if any(isinstance(array, jax.core.Tracer) for array in (mask, positions)):
     raise ValueError(
       "the frequencies of this model follow the length, so its mask and positions must be known: "
       "leave them out of what jax.jit traces"

@@ -239,8 +239,8 @@ def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batc
     return ready, []
   shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
   shapes = {
-    each["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in each.items()}
-    for each in soon
+    batch["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in batch.items()}
+    for batch in soon
   }
   return ready, [*shapes.values()]
 

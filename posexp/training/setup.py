@@ -227,7 +227,7 @@ def _trained_by(line: str, runs: str) -> str:
 
 def _check_parent(setup: Setup, parent: Run) -> None:
   """Raise UserError unless a run and its parent have the same task, with the same tokens."""
-  here, there = (decisive(each)["task"] for each in (setup.config, parent.config))
+  here, there = (decisive(config)["task"] for config in (setup.config, parent.config))
   free = {"name", *setup.task.adjustable, *(FILES if setup.task.data_digest() else ())}
   differing = [key for key in {**there, **here} if here.get(key) != there.get(key)]
   for option in [key for key in differing if key not in free]:

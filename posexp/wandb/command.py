@@ -129,8 +129,8 @@ def _send(run: Run, url: str, options: Wandb) -> str:
         opened.samples(samples)
       opened.close(0 if run.summary is not None else 1)
       address = opened.line
-    for each in offline.unsent(run.path, settings["id"]):  # whose rows have been sent now
-      storage.write(each / f"run-{settings['id']}.wandb.synced", "")
+    for session in offline.unsent(run.path, settings["id"]):  # whose rows have been sent now
+      storage.write(session / f"run-{settings['id']}.wandb.synced", "")
   return address
 
 

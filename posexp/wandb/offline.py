@@ -28,12 +28,12 @@ def sessions(folder: Path, run_id: str | None) -> list[Path]:
 def unsent(folder: Path, run_id: str | None) -> list[Path]:
   """Return the offline sessions that W&B has not marked as sent."""
   folders = sessions(folder, run_id)
-  return [each for each in folders if each.name[0] == "o" and not any(each.glob("*.synced"))]
+  return [place for place in folders if place.name[0] == "o" and not any(place.glob("*.synced"))]
 
 
 def next_step(folder: Path, run_id: str | None) -> int:
   """Return the step after the last row that the sessions of a run have recorded."""
-  newest_first = (records(each, "history") for each in reversed(sessions(folder, run_id)))
+  newest_first = (records(session, "history") for session in reversed(sessions(folder, run_id)))
   rows = next(filter(None, newest_first), [])  # no earlier session has later rows
   return 1 + max((row["item"]["_step"] for row in rows), default=-1)
 
