@@ -218,6 +218,7 @@ def main() -> None:
     default.append(tracks[0])
     variants = [Suite.read(each) for each in sorted(FOLDER.glob(f"{suite.name}-*.yaml"))]
     others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
+    default += others
     if any(other.rows for other in others):
       pages.append(document([tables.agreement(tracks[0], others)]))
   fill("README.md", "".join(front) or NOTHING)
