@@ -89,8 +89,8 @@ class Parsing(Task):
       UserError: data are missing, broken or useless.
     """
     streams = {
-      split: functools.partial(map, lambda tree: (tree.text, tree), by_split)
-      for split, by_split in self.given().items()
+      split: functools.partial(map, lambda tree: (tree.text, tree), own)
+      for split, own in self.given().items()
     }
     arranged, notes = arrange(streams, rows="trees", texts="sentences")
     by_split = {split: [tree for _, tree in stream()] for split, stream in arranged.items()}
