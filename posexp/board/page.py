@@ -12,8 +12,9 @@ from typing import Any
 from posexp import storage
 from posexp.board.standings import Board
 from posexp.board.suite import SIDES
-from posexp.board.tables import as_csv, latex, markdown, scores, sections, shown
+from posexp.board.tables import as_data, latex, markdown, scores, sections, shown
 from posexp.reporting import figures, specs, vega
+from posexp.reporting.tables import sheet
 from posexp.reporting.text import Table, one_line
 
 MAP = {"scheme": "yellowgreenblue"}
@@ -189,9 +190,9 @@ def _table(board: Board, table: Table, side: str | None) -> str:
 
   def hint(name: str, at: int) -> str:
     row = known.get(_named(name)) if side else None
-    of_seed = row.cells.get((names[at], side)) if row else None
-    seeds = " ".join(map(of_seed.score.number, of_seed.values.values())) if of_seed else ""
-    return f"{shown(of_seed)}; seeds {seeds}; {row.chosen[names[at]]}" if of_seed else ""
+    scored = row.cells.get((names[at], side)) if row else None
+    seeds = " ".join(map(scored.score.number, scored.values.values())) if scored else ""
+    return f"{shown(scored)}; seeds {seeds}; {row.chosen[names[at]]}" if scored else ""
 
   lines = ["<tr>" + "".join(cell("th", i, text) for i, text in enumerate(heads)) + "</tr>"]
   of_rows = heads[0] == ""
@@ -210,12 +211,12 @@ def _named(shown: str) -> str:
 
 
 def write(boards: Sequence[Board], out: Path) -> None:
-  """Write the page, the tables and the heat maps; OSError if they cannot be written."""
+  """Write the page, tables, cells and heat maps; OSError if they cannot be written."""
   storage.write(out / "leaderboard.html", page(boards))
   storage.write(out / "leaderboard.md", markdown(boards))
   for board in boards:
     track = board.track.replace(" ", "-")
-    storage.write(out / f"{track}.csv", as_csv(board))
+    storage.write(out / f"{track}.csv", sheet(as_data(board)).to_csv(index=False))
     for side in SIDES:
       if any(each == side for _, each in board.columns):
         name = f"{track}-{side}"

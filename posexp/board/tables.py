@@ -1,9 +1,7 @@
-"""The tables of the leaderboard, as Markdown, LaTeX and CSV."""
+"""The tables of the leaderboard, as Markdown and LaTeX."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import statistics
 from collections import Counter
@@ -60,15 +58,6 @@ def as_data(board: Board) -> list[dict[str, Any]]:
     for row in board.rows
     for (column, side), cell in row.cells.items()
   ]
-
-
-def as_csv(board: Board) -> str:
-  """Return all cells of a track as CSV with a line of heads, a cell in each line."""
-  text, cells = io.StringIO(), as_data(board)
-  writer = csv.DictWriter(text, [*cells[0]], lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(cells)
-  return text.getvalue()
 
 
 def has_gate(board: Board, column: Column, side: str) -> bool:
@@ -229,8 +218,7 @@ def by_seed(board: Board) -> Table:
   )
   for column, side in board.columns:
     runs = [run for cell in board.cells(column, side).values() for run in cell.runs]
-    failed = Counter(run.seed for run in runs if not run.learned(side))
-    if failed and has_gate(board, column, side):
+    if failed := Counter(run.seed for run in runs if run.learned(side) is False):
       rows.append([column.name, str(len(runs)), *(str(failed[seed]) for seed in seeds)])
   return ["", "runs", *(f"seed {seed}" for seed in seeds)], rows
 
@@ -246,7 +234,7 @@ def agreement(board: Board, variants: Sequence[Board]) -> Section:
       names = [name for name in here if name in there]
       if len(names) < 3:
         continue
-      cells = [[rho[name] for name in names] for rho in (here, there)]
+      cells = [[of_row[name] for name in names] for of_row in (here, there)]
       rho = aggregates.rank_correlation(*([cell.worth for cell in each] for each in cells))
       shares, most = [], 0
       for each in cells:
