@@ -27,7 +27,7 @@ log = logging.getLogger("posexp")
 STATES = ("done", "running", "elsewhere", "failed", "waiting", "if needed")
 DONE, RUNNING, ELSEWHERE, FAILED, WAITING, LATER = STATES
 
-KEPT = 8  # groups of a sweep whose compiled programs one process keeps
+KEPT = 8  # models whose compiled programs one process keeps
 
 Train = Callable[[dict[str, Any]], Any]  # trains the run of a config
 
@@ -74,20 +74,23 @@ class Member:
 Report = tuple[Member, str, str]  # a member, its new state, and the reason for it
 
 
-_groups: set[str] = set()  # of the runs whose compiled programs this process keeps
+_programs: set[str] = set()  # a digest for each model whose compiled programs this process keeps
 
 
-def _forget(group: str) -> None:
-  """Drop all compiled programs before another group of runs would keep too many.
+def _forget(config: dict[str, Any]) -> None:
+  """Drop all compiled programs before a run of another model would keep too many.
 
-  JAX holds some 50 MB for each as long as the process lives.
+  JAX holds some 50 MB for each as long as the process lives. Runs that differ in their seed and
+  learning rate alone share what is compiled.
   """
-  _groups.add(group)
-  if len(_groups) > KEPT:
+  train = {key: value for key, value in config["train"].items() if key != "learning_rate"}
+  rest = {key: value for key, value in config.items() if key not in ("seed", "trial")}
+  _programs.add(needed := storage.digest(rest | {"train": train}))
+  if len(_programs) > KEPT:
     import jax  # slow to import, and a sweep may be refused before it trains
 
     jax.clear_caches()
-    _groups.intersection_update([group])
+    _programs.intersection_update([needed])
 
 
 def attempt(train: Train, member: Member, own: Sequence[Path] = ()) -> tuple[str, str]:
@@ -99,7 +102,7 @@ def attempt(train: Train, member: Member, own: Sequence[Path] = ()) -> tuple[str
   """
   try:
     plugins.load(own)
-    _forget(member.group)
+    _forget(member.config)
     train(member.config)
   except Elsewhere as error:
     return ELSEWHERE, str(error)

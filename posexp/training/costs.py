@@ -134,12 +134,21 @@ def versions() -> str:
 
 def machine() -> dict[str, Any]:
   """Return a summary's facts on the machine: its processor, or else architecture, and versions."""
+  return {"processor": _processor(), "cores": os.cpu_count(), "versions": versions()}
+
+
+def _processor() -> str:
+  """Return the processor with its family and model: many of one name round differently."""
   try:
-    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    said = Path("/proc/cpuinfo").read_text()
   except OSError:  # another system than Linux
-    match = None
-  processor = match[1].strip() if match else platform.processor() or platform.machine()
-  return {"processor": processor, "cores": os.cpu_count(), "versions": versions()}
+    said = ""
+  names = ("model name", "cpu family", "model")
+  known = [re.search(rf"^{name}\s*:\s*(.+)$", said, re.MULTILINE) for name in names]
+  name, *kind = [each[1].strip() if each else "" for each in known]
+  if all(kind):
+    name += f" family {kind[0]} model {kind[1]}"
+  return name or platform.processor() or platform.machine()
 
 
 def _commit(checkout: Path) -> str | None:

@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from flax import nnx
@@ -121,24 +123,51 @@ def _decay(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, 
   return {"weight_decay": options.weight_decay, masks[0]: mask} if masks else {}
 
 
-@functools.lru_cache
-def make_schedule(options: Training, steps: int) -> optax.Schedule:
+class Rate(NamedTuple):
+  """The numbers of a schedule that depend on `train.learning_rate`.
+
+  They are inputs of the compiled step, so that runs at other rates share its program. Both are
+  computed in float64.
+  """
+
+  peak: Any  # a float, or float32 []
+  climb: Any  # the rate of the first step, peak / warmup, less the peak
+
+  @classmethod
+  def of(cls, options: Training, steps: int) -> Rate:
+    """Return the numbers for `steps` steps, float32."""
+    peak = options.learning_rate
+    return cls(*map(np.float32, (peak, peak / max(options.warmup_of(steps), 1) - peak)))
+
+
+def schedule(options: Training, steps: int, rate: Rate) -> optax.Schedule:
   """Return the learning rate by step: a linear rise for `warmup` steps, a fall until `steps`.
 
   `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, scaled to the peak). The
-  schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
+  first step is taken at peak / warmup, not at a rate of zero.
   """
   steps = max(steps, 1)  # without any, the rate is not used
-  peak, warmup = options.learning_rate, options.warmup_of(steps)
+  peak, warmup = rate.peak, options.warmup_of(steps)
   fall = {
     "cosine": lambda: optax.cosine_decay_schedule(peak, steps - warmup),
     "linear": lambda: optax.linear_schedule(peak, 0.0, steps - warmup),
     "rsqrt": lambda: lambda step: peak * (max(warmup, 1) / (max(warmup, 1) + step)) ** 0.5,
     "constant": lambda: optax.constant_schedule(peak),
   }[options.schedule]()
-  # The first step is taken at peak / warmup, not at a rate of zero.
-  rise = optax.linear_schedule(peak / max(warmup, 1), peak, max(warmup - 1, 1))
-  return jax.jit(optax.join_schedules([rise, fall], [warmup]))
+
+  def rise(step: Any) -> Any:
+    last = max(warmup - 1, 1)
+    return rate.climb * (1 - jnp.clip(step, 0, last) / last) + peak
+
+  return optax.join_schedules([rise, fall], [warmup])
+
+
+@functools.lru_cache
+def make_schedule(options: Training, steps: int) -> optax.Schedule:
+  """Return the `schedule` of a run for the host, where each operation would be compiled by itself:
+  it is jitted as a whole.
+  """
+  return jax.jit(schedule(options, steps, Rate.of(options, steps)))
 
 
 def decayed(model: nnx.Module, rule: str) -> frozenset[str]:
@@ -157,19 +186,16 @@ def decayed(model: nnx.Module, rule: str) -> frozenset[str]:
   return frozenset(paths)
 
 
-@functools.lru_cache
 def make_optimizer(
-  options: Training, steps: int, paths: frozenset[str] = frozenset()
+  options: Training, steps: int, paths: frozenset[str] = frozenset(), rate: Rate | None = None
 ) -> optax.GradientTransformation:
   """Return the optimizer of optax that `options` name, after clipping by the global norm.
 
-  Weight decay acts on the parameters with these `paths`, as `decayed` returns them.
-
-  Equal options give the same object, so that compiled steps are shared between runs.
+  Weight decay acts on the parameters with these `paths`, as `decayed` returns them. A `rate` takes
+  the place of the options' own.
   """
   clip = optax.identity() if options.clip is None else optax.clip_by_global_norm(options.clip)
   chosen = OURS.get(options.optimizer, {}) | (options.optimizer_options or {})
-  optimizer = _maker(options.optimizer)(
-    make_schedule(options, steps), **_decay(options, paths), **chosen
-  )
+  rates = schedule(options, steps, rate or Rate.of(options, steps))
+  optimizer = _maker(options.optimizer)(rates, **_decay(options, paths), **chosen)
   return optax.chain(clip, optimizer)

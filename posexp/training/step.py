@@ -6,6 +6,7 @@ batches from (seed, step). No generator is stored, so a checkpoint needs nothing
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import time
@@ -29,7 +30,7 @@ from posexp.kernels.target import compiling
 from posexp.status import doing
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
-from posexp.training.optimizer import Training, decayed, make_optimizer
+from posexp.training.optimizer import Rate, Training, decayed, make_optimizer
 
 POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which count from 0
 GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole
@@ -80,10 +81,17 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:
 
 @functools.lru_cache(maxsize=8)
 def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: int = 1) -> Program:
-  """Return the functions that a run calls, compiled at their first call, once for equal runs.
+  """Return the functions that a run calls, compiled at their first call, once for all runs that are
+  equal but for their learning rate.
 
   `rows` is the number of rows of a batch, for a model that carries something from step to step.
   """
+  shared = _program(spec, dataclasses.replace(training, learning_rate=1.0), steps, mesh, rows)
+  return shared._replace(update=shared.update.at(Rate.of(training, steps)))
+
+
+@functools.lru_cache(maxsize=8)
+def _program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: int) -> Program:
   paths: list[Path] = []  # of the keys that weights are drawn from
   with compiling(mesh):
     model = abstract_model(spec.build, paths)
@@ -166,10 +174,10 @@ class Functions:
   decayed: frozenset[str]
   mesh: Mesh
 
-  def update(self, state: State, batch: Batch, key: Array) -> State:
+  def update(self, state: State, batch: Batch, key: Array, rate: Rate) -> State:
     """Take a step of training."""
     gradient = self.gradient if self.training.accumulate == 1 else self.mean_gradient
-    optimizer = make_optimizer(self.training, self.steps, self.decayed)
+    optimizer = make_optimizer(self.training, self.steps, self.decayed, rate)
     of_step = jax.random.fold_in(key, state.step)
     grads, values, weight, carry = gradient(state, batch, state.carry, of_step)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -276,7 +284,12 @@ def parameters(spec: ModelSpec) -> int:
 
 
 class Step:
-  """The training step: (state, batch, key of dropout) -> state; the old state is donated."""
+  """The training step: (state, batch, key of dropout) -> state; the old state is donated.
+
+  What it calls, `jitted`, also takes the rate.
+  """
+
+  rate: Rate  # of the run; `at` sets it
 
   def __init__(self, update: Any):
     self.jitted = update
@@ -286,6 +299,12 @@ class Step:
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, by shapes that were called
     self.seconds = 0.0  # for which calls waited for compilation in this process
+
+  def at(self, rate: Rate) -> Step:
+    """Return this step at a rate of learning; both share what is compiled."""
+    step = copy.copy(self)
+    step.rate, step.seconds = rate, 0.0
+    return step
 
   @property
   def temporary_bytes(self) -> int:
@@ -299,7 +318,7 @@ class Step:
     """
     for batch in batches:
       if (shape := batch["mask"].shape) not in self._begun:
-        lowered = self.threads.submit(self.jitted.lower, state, batch, key)
+        lowered = self.threads.submit(self.jitted.lower, state, batch, key, self.rate)
         self._lowered = [lowered]
         self._begun[shape] = self.threads.submit(self._compile, lowered.result)
 
@@ -322,10 +341,10 @@ class Step:
       doing(f"compiling a step on texts of {shape[1]} tokens")
       since = time.perf_counter()
       begun = self._begun.get(shape)
-      lower = functools.partial(self.jitted.lower, state, batch, key)
+      lower = functools.partial(self.jitted.lower, state, batch, key, self.rate)
       temporary = begun.result() if begun else self._compile(lower)
       self.seconds += time.perf_counter() - since
       what = f"train.batch_size: a step on {shape[0]:,} rows of {shape[1]:,} tokens"
       check_memory(temporary, what, "lower it, or raise train.accumulate")
       self._temporary[shape] = temporary
-    return self.jitted(state, batch, key)
+    return self.jitted(state, batch, key, self.rate)

@@ -235,10 +235,11 @@ def test_a_number_is_the_same_option_in_quotes():
   assert found[3].config["rpr"]["keys"] is True
 
 
-def test_a_process_keeps_the_programs_of_eight_groups(monkeypatch):
+def test_a_process_keeps_the_programs_of_eight_models(monkeypatch):
   cleared = []
   monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(number))
-  monkeypatch.setattr("posexp.sweeps.sweep._groups", set())
-  for number in range(40):  # two seeds each
-    assert attempt(print, Member(number, "", f"rpr.k={number // 2}", {})) == (DONE, "")
+  monkeypatch.setattr("posexp.sweeps.sweep._programs", set())
+  for number in range(40):  # of each model two runs, with seeds and rates of their own
+    config = {"seed": number, "train": {"learning_rate": number}, "rpr": {"k": number // 2}}
+    assert attempt(print, Member(number, "", "", config)) == (DONE, "")
   assert cleared == [16, 32]

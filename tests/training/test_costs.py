@@ -10,6 +10,7 @@ from order import SHORT, command, compilations, write
 import posexp
 from posexp.runs import read_run
 from posexp.training import costs
+from posexp.training.optimizer import Rate
 from posexp.training.step import Step
 
 
@@ -125,12 +126,20 @@ def test_the_first_job_begins_with_the_process(watch, monkeypatch):
   assert [costs.job_begins(), costs.job_begins()] == [posexp.BEGUN, watch.now]
 
 
+def test_processors_of_one_name_are_told_apart(monkeypatch):
+  said = "cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n"
+  monkeypatch.setattr(costs.Path, "read_text", lambda file: said)
+  assert costs._processor() == "AMD EPYC family 25 model 1"
+  said = "model name\t: Cortex\n"
+  assert costs._processor() == "Cortex"
+
+
 def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
   @jax.jit
-  def update(state, batch, key):
+  def update(state, batch, key, rate):
     return state + jnp.sort(jnp.outer(batch["mask"], batch["mask"]).ravel())[-1]
 
-  step = Step(update)
+  step = Step(update).at(Rate(0.0, 0.0))
   with compilations() as counts:
     for size in (8, 100, 8, 100, 100):
       mask = jax.device_put(jnp.ones((1, size)))
@@ -143,12 +152,12 @@ def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
 
 def test_a_step_may_be_compiled_before_there_is_a_state():
   @jax.jit
-  def update(state, batch, key):
+  def update(state, batch, key, rate):
     if batch["mask"].size == 3:
       raise ValueError("no step on 3 tokens")
     return state + batch["mask"].sum()
 
-  step, key = Step(update), jax.random.key(0)
+  step, key = Step(update).at(Rate(0.0, 0.0)), jax.random.key(0)
   given = (jnp.zeros(()), [{"mask": jnp.ones((1, size))} for size in (8, 3, 9)])
   state, batches = given = jax.device_put(given, jax.devices()[0])
   shapes = jax.tree.map(

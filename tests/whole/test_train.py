@@ -49,7 +49,7 @@ def sweep(options):
   encodings = ["encoding=none,rpr,cope,learned", "rpr.k=2,0", "rpr.table=2", "learned.length=2"]
   argv = ["-m", *encodings, *options, *TRAIN]
   # Sweeps of other tests have left groups behind, of which a process keeps the programs of few.
-  with mock.patch("posexp.sweeps.sweep._groups", set()), compilations() as counts:
+  with mock.patch("posexp.sweeps.sweep._programs", set()), compilations() as counts:
     typed = command(*argv)
   return argv, typed, counts
 

@@ -46,9 +46,14 @@ def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name, dtype):
 def test_models_of_equal_structure_share_what_is_compiled():
   _, first, _ = made("rpr")
   _, again, _ = made("rpr")
-  _, other, _ = made("rpr", label_smoothing=0.1)
+  _, faster, _ = made("rpr", learning_rate=0.01)
   assert first is again
-  assert first.update is not other.update
+  assert first.update.jitted is faster.update.jitted
+  assert (first.init, first.predict) == (faster.init, faster.predict)
+  assert first.update.rate.peak == pytest.approx(0.001)
+  assert faster.update.rate.peak == pytest.approx(0.01)
+  for option in {"label_smoothing": 0.1}, {"clip": None}, {"optimizer_options": {"b2": 0.9}}:
+    assert made("rpr", **option)[1].update.jitted is not first.update.jitted
 
 
 @pytest.fixture
@@ -191,7 +196,8 @@ for case, devices, options in (
     "programs": run.update.jitted._cache_size(),
   }
   if case == "eight":
-    text = run.update.jitted.lower(state, batch, keys(0)["dropout"]).compile().as_text()
+    given = state, batch, keys(0)["dropout"], run.update.rate
+    text = run.update.jitted.lower(*given).compile().as_text()
 exchanged = [each for each in ("all-reduce", "all-gather", "all-to-all") if each in text]
 print(json.dumps([found, exchanged]))
 """

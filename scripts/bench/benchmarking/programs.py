@@ -156,16 +156,16 @@ def train(case: Case) -> Work:
   facts = {} if case.work == "seeds" else facts_of(states[0].params)
   function = program.update.jitted
   if case.work == "seeds" and case.way != IN_TURN:
-    function = jax.jit(jax.vmap(function, in_axes=(0, 0, None)), donate_argnums=0)
+    function = jax.jit(jax.vmap(function, in_axes=(0, 0, None, None)), donate_argnums=0)
     states, batches = (
       [jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)] for trees in (states, batches)
     )
-  update, facts["compile_s"] = compile(function, states[0], batches[0], key)
+  update, facts["compile_s"] = compile(function, states[0], batches[0], key, program.update.rate)
 
   def call(calls: int) -> None:
     for _ in range(calls):  # as in training, the host does not wait for a step
       for index, each in enumerate(batches):
-        states[index] = update(states[index], each, key)
+        states[index] = update(states[index], each, key, program.update.rate)
     jax.block_until_ready(states)
 
   return call, update, facts
