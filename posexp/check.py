@@ -131,7 +131,7 @@ def check_encoding(config: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def files_opened() -> Iterator[dict[Path, bool]]:
-  """Collect the files that Python opens in it, and whether they were there to be read."""
+  """Collect the files that Python opens within the context, with False if first opened to write."""
   _listen()
   opened: dict[Path, bool] = {}
   _listening.append(opened)
@@ -155,8 +155,8 @@ def _listen() -> None:
 def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
   """Return the files that a task reads and whose content is not in its `data_digest`.
 
-  `loaded` are those that were opened as its class was imported. What is read by code that is no
-  Python is not seen.
+  `loaded` has the files that were opened while the task's class was imported. Files that are opened
+  by compiled code, rather than by Python, go unnoticed.
 
   Raises:
     UserError: the data are missing or broken.

@@ -67,7 +67,10 @@ def clean(args: argparse.Namespace) -> int:
 
 
 def spare(run: Run, keep: str) -> list[Path]:
-  """Return the checkpoints of a run that only training would need, or all with `keep` "none"."""
+  """Return the checkpoints of a finished run that only further training would need.
+
+  With `keep` "none" these are all of its checkpoints. A run that has not finished keeps all.
+  """
   if run.summary is None:
     return []
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()

@@ -31,9 +31,9 @@ WAYS_OUT = {  # of what the operating system refuses
 class UserError(Exception):
   """A mistake in the user's command line or data.
 
-  Its message is one sentence that says what is wrong, where, and what to do.
-  The command line prints it alone, without a traceback, and exits with status 2. What it quotes of
-  a file or an option can neither leave its line nor fill the screen.
+  Its message is one sentence that says what is wrong, where, and what to do. The command line
+  prints it alone, without a traceback, and exits with status 2. In the message, control characters
+  are replaced, and long words and long texts are shortened.
   """
 
   def __init__(self, message: str):
@@ -46,7 +46,7 @@ class Unsuited(UserError):
 
 
 class NotFinite(UserError):
-  """A number that is not finite and should be a result, as after too high a learning rate."""
+  """A result that is not a finite number, as after too high a learning rate."""
 
 
 def printable(text: str) -> str:
@@ -110,7 +110,7 @@ def counted(number: int, what: str) -> str:
 
 
 def pasted(path: Path) -> str:
-  """Return a path as `near` does, quoted for a command line, where it is no flag."""
+  """Return a path as `near` does, quoted for a shell, and with ./ before a leading dash."""
   shown = near(path)
   return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 

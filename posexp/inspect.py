@@ -88,10 +88,11 @@ def inspect(argv: list[str]) -> list[Path]:
 def side_by_side(
   argv: list[str], sources: Sequence[Source]
 ) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
-  """Return a function that inspects models of a source and runs, and the folder of figures.
+  """Return a function that inspects several models and runs together, and the folder of figures.
 
   Raises:
-    UserError: something else was typed beside them.
+    UserError: something other than models, runs, positions=N and out=FOLDER was typed, or one of
+      the last two is wrong or was typed twice.
   """
   known = {source.name for source in sources}
   models = [word for word in argv if word in known or is_path(word)]
@@ -110,7 +111,10 @@ def side_by_side(
 
 
 def _shown(look: Callable[[], tuple[list[str], list[Path]]], out: Path) -> list[Path]:
-  """Print the lines that are found and the files, and say which showed something else."""
+  """Call `look`, print its lines and the paths of its files, and return the paths.
+
+  A last line says how many files in `out` had other contents before.
+  """
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   lines, files = look()
   keep(lines=lines, files=files)
@@ -145,7 +149,11 @@ def folder_name(options: Sequence[str]) -> str:
 
 
 def is_path(word: str) -> bool:
-  """Return whether a word names a run, though it may be missing; a run's folder has a =, too."""
+  """Return whether a word is the path of a run, which need not exist.
+
+  It is if there is such a file or folder, or if it has a / before any =, other than that of an
+  option such as hydra/launcher=slurm.
+  """
   return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
 
 

@@ -89,7 +89,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
-  """Return exact match by length, also without the end, with intervals, and token accuracy."""
+  """Return a row for each length: exact match, with and without the end, and token accuracy."""
   data, rows = task.prepare(trained.run.path), []
   for split in [split for split in ("test", "beyond") if split in data.splits]:
     predictions = task.predict(data, trained.snapshot, split)

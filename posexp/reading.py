@@ -203,9 +203,9 @@ def room(packed: int) -> int:
 
 
 class Unpacked(io.RawIOBase):
-  """A stream that unpacks `file`, which takes `packed` bytes on disk, and ends beyond their `room`.
+  """A stream of the unpacked content of `file`, which takes `packed` bytes on disk.
 
-  What is too much is a UserError that names the `path`.
+  Reading beyond `room(packed)` bytes raises a UserError that names the `path`.
   """
 
   def __init__(self, path: str, file: gzip.GzipFile, packed: int):
@@ -290,9 +290,13 @@ def batches(
 
 
 def _rows(path: str | Path, file: BinaryIO, group: Any, chosen: Collection[str]) -> Iterator[int]:
-  """Yield how many rows of each column of a group have room; UserError if none has.
+  """Yield, for each chosen column of a row group, how many of its rows may be unpacked at once.
 
-  A dictionary, the first page of a column, has texts that may stand in each row.
+  Each row may repeat any text of a column's dictionary, which is the column's first page, so the
+  size of this page limits the number of rows.
+
+  Raises:
+    UserError: a column, or its first page, is far larger unpacked than in the file.
   """
   for number in range(group.num_columns):
     column = group.column(number)
@@ -315,5 +319,5 @@ def _rows(path: str | Path, file: BinaryIO, group: Any, chosen: Collection[str])
 
 
 def _number(digits: bytes) -> int:
-  """Return a number as Thrift packs it: seven bits a byte, the lowest first, and that the sign."""
+  """Return the nonnegative number in a zigzag varint of Thrift: 7 bits a byte, the lowest first."""
   return sum((digit & 127) << 7 * place for place, digit in enumerate(digits)) >> 1

@@ -88,7 +88,7 @@ def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-  """Return Σ values / Σ counts of arrays [N], and what each example adds to its deviation, [N]."""
+  """Return Σ values / Σ counts of arrays [N], and each example's first-order influence, [N]."""
   quotient = values.sum() / counts.sum()
   return quotient, (values - quotient * counts) / counts.mean()
 
@@ -154,8 +154,8 @@ def name(row: dict[str, Any], known: Off) -> str:
 def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[Run]:
   """Return the measurements as runs: one with everything on, and one for each choice of switches.
 
-  Their option `without` names what was off, so that a report tells them apart. Of the summary they
-  have what training cost and the metrics that were measured, all under their split.
+  Their option `without` names what was off, so that a report tells them apart. Their summaries have
+  the costs of training and the metrics that were measured, under the name of the split.
   """
   run, trained_to = trained.run, trained.run.summary or {}
   cost = {key: trained_to[key] for key in trained_to if key.startswith(COST) or "/" not in key}

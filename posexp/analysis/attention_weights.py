@@ -35,7 +35,8 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
   """Make a stack record its attention; return lists, by layer, of self-attention and of
   cross-attention.
 
-  This changes the stack. It fills the lists when it computes attention, by definition from now on.
+  This changes the stack: from then on it computes attention by the reference form, and each call
+  appends its attention to the lists.
   """
   stack.size = dataclasses.replace(stack.size, attention="reference")
   own: list[Seen] = []

@@ -76,8 +76,10 @@ def up_to(beyond: int, trained: int) -> list[int]:
 def sampled(
   trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None, *, rows: bool
 ) -> tuple[ContextLosses, Curve]:
-  """Return losses of targets drawn at random, by how many tokens are read before them: exactly, of
-  each target by itself, or nearly, in rows of neighbors.
+  """Return losses of targets drawn at random, by the number of tokens read before them.
+
+  With `rows`, targets are drawn in rows of neighbors, which takes less time, but their contexts are
+  only nearly as long as asked for. Otherwise each target is read by itself, with exact contexts.
 
   Raises:
     UserError: the split is too short for the longest context.

@@ -140,7 +140,8 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
 def attention_on_text(name: str, found: AttentionByOffset, item: str, causal: bool) -> Figure:
   """Draw attention by offset on real sequences, which are called `item`, up to FAR to either side.
 
-  Of a causal stack it is by distance, up to the farthest, with the border of the memory.
+  For a causal stack, draw it by distance up to the farthest key; with a memory, a line marks the
+  distance from which on every key is in the memory.
   """
   what, sign = ("distance (query − key)", -1) if causal else ("offset (key − query)", 1)
   chosen = found.offsets <= 0 if causal else np.abs(found.offsets) <= FAR

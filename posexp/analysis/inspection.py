@@ -49,7 +49,8 @@ def inspect(
 ) -> tuple[list[str], list[Path]]:
   """Return the lines of the card, and the files of figures and numbers in the folder `out`.
 
-  They show so many `positions`, and name them by the tokens of a `text`, which has as many.
+  They show the first `positions` positions or, if there is a `text`, one position for each of its
+  tokens, which then name the positions.
 
   Raises:
     UserError: the encoding does not suit the model, the run cannot be opened, or the folder cannot

@@ -96,8 +96,8 @@ class Profile(NamedTuple):
   """The logits of one layer's relation by offset, for random queries and keys.
 
   All keys of a draw are the same vector, so that only offsets make logits differ. The vectors are
-  the layer's own projections of inputs from N(0, 1), like those that a norm gives. Where weights
-  are no softmax of logits, their logarithms stand for these.
+  the layer's own projections of inputs from N(0, 1), like those that a norm gives. For a relation
+  that computes weights without a softmax, the logarithms of the weights take the place of logits.
   """
 
   offsets: np.ndarray  # int [O]

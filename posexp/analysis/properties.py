@@ -90,10 +90,10 @@ class Violation(NamedTuple):
 def stack(
   case: Case, *, cross: bool = False, max_position: int | None = None, **size: Any
 ) -> Stack:
-  """Return the model, with biases, norms and tables away from where they start.
+  """Return the model of a case, with noise added to all weights, since many start at 0 or 1.
 
   Raises:
-    ValueError: the encoding is not defined there, or the size does not suit it.
+    ValueError: the encoding is not defined for this case, or the size does not suit it.
   """
   rngs = Rngs(params=0, encoding=1)
   options = {"causal": case.causal, "cross": cross, "max_position": max_position}

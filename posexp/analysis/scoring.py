@@ -143,7 +143,7 @@ def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
 def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
   """Yield lines of columns with tabs between: nats, bits, context and the token as JSON.
 
-  Bytes that are not a whole character appear as \xe2.
+  Bytes that are not a whole character appear as hexadecimal escapes.
   """
   yield "nats\tbits\tcontext\ttoken"
   columns = (column.tolist() for column in (costs.tokens, costs.nats, costs.context))

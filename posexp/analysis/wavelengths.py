@@ -22,7 +22,10 @@ Spectra = Mapping[str, np.ndarray]  # radians per position, [1 or H,M], by what 
 
 
 def rotation_of(block: Block) -> Rotation | None:
-  """Return a block's rotation, also one whose heads are cut; None if nothing turns."""
+  """Return a block's rotation, or None if nothing turns.
+
+  If the block cuts its heads into triangles, this is the rotation of the whole heads.
+  """
   relation = block.attention.relation
   relation = relation.whole if isinstance(relation, Triangles) else relation
   return relation if isinstance(relation, Rotation) else None

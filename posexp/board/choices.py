@@ -96,6 +96,8 @@ class Choice:
     return [self.best[sign * (means[1] - means[0]) > 0]]
 
   def results(self, option: bool) -> list[Point]:
-    """Return the points of all tracks, which are trained with all seeds."""
+    """Return the points that are trained with all seeds: those that a track of the column chooses
+    or, without `option`, the default track alone.
+    """
     tracks = self.column.tracks if option else TRACKS[:1]
     return [p for p in self.best if any(p in self.of_track(track) for track in tracks)]

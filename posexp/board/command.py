@@ -184,7 +184,7 @@ def _print_estimate(left: Sequence[float], before: float) -> None:
 def _done(
   known: Iterable[Sequence[Standing]], suite: Suite, tracks: Sequence[str]
 ) -> set[tuple[str, str]]:
-  """Return the rows and columns, by their names, that lack nothing in some tracks in a folder."""
+  """Return the pairs of row and column names that a folder has complete in these tracks."""
   done: set[tuple[str, str]] = set()
   for folder in known:
     standings = [standing for standing in folder if standing.track in tracks]

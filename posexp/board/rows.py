@@ -46,7 +46,12 @@ class Row:
 
   @classmethod
   def named(cls, encoding: str, options: Sequence[str], name: str | None = None) -> Row:
-    """Return a row; raise UserError as `check` does, or for want of a name or of the encoding."""
+    """Return the row of an encoding with options, by default under the name of the encoding.
+
+    Raises:
+      UserError: as `check`; or there is no such encoding, options were given without a name, or an
+        option has the value that the tuned track tries anyway.
+    """
     look_up(all_encodings(), encoding, "encoding")
     row = cls(name or encoding, encoding, tuple(options))
     cls.check(f"{encoding}-2" if options and not name else row.name, encoding, options)
@@ -116,7 +121,11 @@ class Cell:
 
   @property
   def written(self) -> list[Member]:
-    """The runs for a row's file, which takes those of a rate, or of tuned tracks, all at once."""
+    """The runs that go into a row's file.
+
+    The trials of a rate go there once all of them are done, and the runs of tuned tracks once all
+    runs of the cell are.
+    """
     if not self._left and all(run.state == DONE for run in self.runs):
       return self.runs
     default = [run for run in self.runs if run not in self.tuned]

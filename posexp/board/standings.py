@@ -276,8 +276,8 @@ class Board:
     return {n: each._replace(p=p) for (n, each), p in zip(improved.items(), corrected, strict=True)}
 
   def doubtful(self, side: str, anchor: str, column: Column | None = None) -> list[str]:
-    """Return the rows for which it depends on the seeds that did not learn whether they are better
-    than an anchor, in a column or in the means over columns.
+    """Return the rows that change sides of an anchor if seeds that did not learn are left out: in a
+    column, or in the means over columns.
     """
     if column is None:
       every, rest = (self.improvements(side, anchor, learned) for learned in (False, True))

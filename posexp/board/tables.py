@@ -129,7 +129,7 @@ def means(board: Board) -> Table:
 
 
 def _unlearned(board: Board, side: str) -> bool:
-  """Return whether a seed of a column has not learned its task."""
+  """Return whether some run on a side has not learned the task of its column."""
   cells = (cell for c, s in board.columns if s == side for cell in board.cells(c, s).values())
   return any(cell.learned < len(cell.runs) for cell in cells)
 

@@ -54,8 +54,7 @@ class Parser(argparse.ArgumentParser):
   def parse_for_run(self, argv: Sequence[str], **least: int) -> argparse.Namespace:
     """Parse the command line of a command that opens a run.
 
-    Files that the run was trained with are loaded first; no option in `least` may have a smaller
-    number.
+    Files of `plugins=FILE` are loaded first. `least` has the least values of some options.
     """
     about = "plugins=FILE loads a file of one's own that the run was trained with."
     self.epilog = f"{self.epilog}\n{about}\n"
@@ -227,7 +226,8 @@ def keep(**found: Any) -> None:
 def kept(argv: Sequence[str], work: Callable[[list[str]], Any]) -> None:
   """Run a command line without its `--json FILE`, and write all that it `keep`s to that file.
 
-  A command that keeps nothing has its lines there. With `--json -` nothing else is printed.
+  If the command keeps nothing, the lines that it prints are written instead. With `--json -` the
+  JSON is printed, and nothing else.
 
   Raises:
     UserError: no file is named, or it cannot be written.
@@ -293,10 +293,10 @@ def run(work: Callable[[list[str]], Any], first: str = "") -> None:
 
 
 def status_of(work: Callable[[], int]) -> int:
-  """Return the exit status of a command, whose work returns it.
+  """Do the work of a command, and return its exit status, as `work` returns it.
 
-  It is 2 after a UserError or what the operating system refuses, which is one line on stderr, and 1
-  where nobody reads what is printed.
+  After a UserError or an OSError, which becomes one line on stderr, the status is 2. If standard
+  output is a pipe whose reader has ended, it is 1.
   """
   os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed where its commands run
   try:

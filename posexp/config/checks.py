@@ -99,7 +99,7 @@ def seconds(text: str) -> float | None:
 
 
 def only_with(*names: str) -> OnlyWith:
-  """Return an option that has no effect unless one of these is on: "scaling", or "task.cls"."""
+  """Return the annotation of an option that needs one of these on: "scaling", or "task.cls"."""
   return OnlyWith(names)
 
 
@@ -309,8 +309,8 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
 
   `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
   more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
-  also begin the message. If the message names no option, those of the model that have one of its
-  numbers are named.
+  also begin the message. A message that names no option gets the prefix "model:", and at its end
+  those options of the model whose values it mentions.
   """
   names = {section: {each.name for each in dataclasses.fields(parts[section])} for section in parts}
 

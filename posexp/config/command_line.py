@@ -316,7 +316,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raise UserError for options of an encoding that no run has, and for overridden ones."""
+  """Raise UserError for options of an encoding that no run has, or epochs beside train.steps."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:

@@ -146,7 +146,7 @@ def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
   """Return the config of a file; in a user's own file texts keep their spelling.
 
   Raises:
-    UserError: it is no mapping in UTF-8, or holds what is not heeded.
+    UserError: it is no mapping in UTF-8, or sets an option that would be ignored or misread.
     YAMLError: it is not valid YAML.
   """
   file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
@@ -236,8 +236,10 @@ PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 
 
 def register() -> None:
-  """Make Hydra read files by this module, those in folders of plugins too; tell it about the
-  plugins, and about no others, as if each had a YAML file.
+  """Make Hydra read config files by `_load_config`, also those in the folders of plugins.
+
+  Plugins of groups with config files are offered to Hydra as if each had one; those that were
+  offered before are withdrawn first.
 
   Raises:
     UserError: the name of a plugin is taken.

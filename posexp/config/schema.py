@@ -82,7 +82,8 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
   """Return a hint for a key that does not exist: the options that it probably means, or where they
   are listed.
 
-  `options` are the full keys of those that do, and `others` those of encodings that are not chosen.
+  `options` are the full keys of existing options, and `others` those of encodings that are not
+  chosen.
   """
   section, _, name = key.rpartition(".")
   siblings = [
@@ -97,9 +98,10 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
 
 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
-  """Return the error for a choice that does not exist; `names` are those that do.
+  """Return the error for a choice that does not exist; `names` are the choices that do.
 
-  If there are many, it has the nearest few, and says where all of them stand.
+  The message suggests the nearest names. It also lists all names or, if they are too many, gives
+  their number and the command that lists them.
   """
   typed, known = str(name)[:LISTED].lower(), f" (known: {', '.join(names)})" if names else ""
   near = nearest(typed, names, cutoff=0.8)

@@ -100,7 +100,13 @@ def _judged(a: Side, b: Side) -> Judged:
 
 
 def _shared(a: Side, b: Side) -> tuple[list[str], list[str]]:
-  """Return the examples that all seeds of both sides have, [] without any, and a note on others."""
+  """Return the examples that all seeds of both sides have, and a note if others are left out.
+
+  If neither side names its examples, this is [""].
+
+  Raises:
+    UserError: fewer than two examples are shared.
+  """
   if a.examples == [""] and b.examples == [""]:
     return [""], []
   whole = [

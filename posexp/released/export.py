@@ -134,7 +134,8 @@ def _tensors(model: Exported, family: Family) -> dict[str, np.ndarray]:
 
 
 def _in_halves(path: Name, x: np.ndarray, layers: list[Layer], size: Size) -> np.ndarray:
-  """Return a map of queries or keys whose planes are channels t and t + r/2, from neighbors.
+  """Reorder the channels of queries and keys, so that plane t has channels t and t + r/2 of the r
+  that turn, instead of 2t and 2t + 1. Other parameters are returned as they are.
 
   The model stays the same, since channels of queries and keys change places alike.
   """
@@ -201,7 +202,7 @@ def _option(name: str, ours: Any, theirs: Any) -> Difference:
 
 
 def _said(size: Size, name: str, headless: bool = False) -> Any:
-  """Return an option as text, in one of its equivalent forms."""
+  """Return an option in a form in which settings with the same meaning are equal."""
   if name == "bias":  # a tied head has none
     return {*size.biased} - ({"head"} if size.tie_embeddings or headless else set())
   ways = {"num_kv_heads": size.kv_heads, "head_dim": size.width_of_head}

@@ -333,9 +333,10 @@ def smollm3(ask: Asked) -> Layers:
 def two_ropes(
   ask: Asked, bases: Sequence[str], scaled: Sequence[bool], window: str, full: Callable[[int], bool]
 ) -> Layers:
-  """Return layers, of which those that slide have the second of two RoPEs.
+  """Return layers with one of two RoPEs: the second in layers that slide, the first in the others.
 
-  `rope_scaling` is for the `scaled` of these, and `full` says which layers do not slide.
+  `bases` are the keys of both bases in the config, `scaled` says which of the two `rope_scaling`
+  applies to, `window` is the key of the window, and `full` says which layers do not slide.
   """
   nested = ask("rope_parameters") or {}
   if nested and not isinstance(nested.get("full_attention", nested.get("sliding_attention")), dict):

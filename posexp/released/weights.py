@@ -146,7 +146,10 @@ class Released:
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
 
   def _ties(self) -> bool:
-    """Return whether words are the output layer: an own one in the file counts if it differs."""
+    """Return whether the table of words is the output layer, too.
+
+    It is not if the file has an output layer of its own that differs from the table.
+    """
     if not self.family.causal and self.head is None:
       return False
     names = [self.files.get(self.family.names[each] + ".weight") for each in ("embed", "head")]

@@ -68,9 +68,11 @@ class Standing(NamedTuple):
 
 
 def standing(a: Sequence[float], b: Sequence[float], level: float) -> Standing:
-  """Return the joint result of all looks: at the first seeds, the first two, …, of two groups.
+  """Return the joint result of looks at two groups: after their first seed, the first two, and so
+  on.
 
-  Intervals of a look hold with all others, so the truth is in each of them.
+  The intervals of all looks hold at once, so the result is their intersection, apart from looks
+  that would leave it empty. Its p is that of the look with the most evidence.
   """
   low, high, most = -math.inf, math.inf, 0.0
   for count in range(1, max(len(a), len(b)) + 1):

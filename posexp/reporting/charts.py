@@ -31,9 +31,12 @@ class Point(NamedTuple):
 
 
 class Chart(NamedTuple):
-  """A score against something else, which `kind` names: "names" of groups; groups again, but with
-  "differences" to the baseline as the score; "parts" of a split; "numbers" of any size; "lengths";
-  "contexts" in tokens; "steps" of training; or "tasks".
+  """A chart of a score.
+
+  `kind` says what the score is drawn against: "names" of groups; "differences", names again, with
+  the difference to the baseline as the score; "parts" of a split; "numbers" of any size; "lengths"
+  as a map, or "curves" as lines; "contexts" in tokens, or a "context map"; "steps" of training; or
+  "tasks".
   """
 
   kind: str
@@ -49,8 +52,10 @@ class Chart(NamedTuple):
 
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
-  """Return the charts of a task that have points. Charts with a line for each group have the given
-  `groups`, also those without a mean in curves of training; by default all that have a mean.
+  """Return the charts of a task that have points.
+
+  Charts by step and by part of a split show the given `groups`, by default those that have a mean.
+  All other charts show every group that has a mean.
   """
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
@@ -99,8 +104,8 @@ def differences(results: Results) -> Chart:
 def lengths(results: Results) -> Chart | None:
   """Return the score by length within and beyond training, the farthest reaching group first.
 
-  Return None if a split is not measured by length, or if both have the same lengths, so that what
-  lies beyond training is something else.
+  Return None if a split is not measured by length, or if the splits have a length in common, since
+  what lies beyond training is then something else.
   """
   parts = scores.by_part(results.score, results.runs)
   if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):

@@ -67,8 +67,9 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
 
 
 def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) -> Iterator[str]:
-  """Yield notes on language models whose vocabulary lacks words: results count the letters of
-  these, which predictions leave out.
+  """Yield a note on each language model whose vocabulary lacks words of the text.
+
+  The score of such a run counts the letters of these words, and its predictions leave them out.
   """
   for run, side in zip(runs, measures, strict=True):
     whole, shown = run.score(f"{split}/bits_per_byte"), side.get("bits_per_byte")

@@ -103,9 +103,10 @@ def relative_effective_length(
 ) -> EffectiveLength:
   """Return how long a context is of use to one model of a group (Dai et al. 2019, appendix C).
 
-  `group` has the nats [N] of each model by context, of the same targets. Beginning with the
-  shortest, a longer context is taken as long as it lowers the perplexity, of the share of targets
-  that are hardest for the best model with the context so far, by a hundredth or more.
+  `group` has the nats [N] of each model by context, for the same targets. Contexts are tried from
+  the shortest to the longest, and the answer is the last one before a longer context gains too
+  little. The gain is the drop in perplexity, which must be a hundredth or more, on the hardest
+  `share` of the targets: those on which even the best model does worst with the shorter context.
   """
   own = group[member]
   contexts = sorted(own)

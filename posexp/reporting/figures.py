@@ -80,7 +80,7 @@ class Figure(NamedTuple):
 
   @property
   def panels(self) -> list[Figure]:
-    """A figure of each chart alone; all but the first say which chart they are."""
+    """A figure of each chart alone; after the first, titles end with the kind of the chart."""
     names = [self.title, *(f"{self.title} {chart.kind}" for chart in self.charts[1:])]
     pairs = zip(names, self.charts, strict=True)
     return [self._replace(title=name, charts=[chart]) for name, chart in pairs]

@@ -44,7 +44,7 @@ class Group:
     return estimated._replace(low=None, high=None) if looked_at else estimated
 
   def learned(self, score: Score) -> list[Run]:
-    """Return the repeats that have learned their task, as far as the score asks for that."""
+    """Return the repeats that have learned their task; all of them if the score has no gate."""
     return [run for run in self.repeats.values() if run.learned(score.split) is not False]
 
 
@@ -97,7 +97,10 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-  """Return the options in which runs differ; those of an encoding among its runs alone."""
+  """Return the options in which runs differ.
+
+  Options of an encoding are compared only among the runs with that encoding.
+  """
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
   options = []
@@ -200,10 +203,11 @@ def default_baseline(
 ) -> tuple[Group, str]:
   """Return the baseline where none was named, and by which rule it was chosen among several.
 
-  It is the group of sinusoidal, or else of none. Of several, which differ in other options, it is
-  the best on validation or, if scores may not decide, the first. Where no group is of these, or
-  every group, it is the first. Groups stand in the order of the values that they are grouped by,
-  numbers by size and before names.
+  It is the group with the encoding `sinusoidal` or, without such a group, with `none`. If several
+  groups have that encoding, it is the best of them on validation or, if scores may not decide, the
+  first. If no group has either encoding, or all groups have the same one of them, it is the first
+  of all. Groups stand in the order of the values that they are grouped by, numbers by size and
+  before names.
   """
 
   def order(group: Group) -> list[tuple[bool, float, str]]:

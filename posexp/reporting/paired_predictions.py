@@ -229,7 +229,7 @@ def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:
 
 
 class Examples(NamedTuple):
-  """What single examples add to a score, which is the sum of `amounts` by the sum of `sizes`."""
+  """The contributions of examples to a score: the sum of `amounts` divided by that of `sizes`."""
 
   amounts: np.ndarray  # float [N]: of a share, whether each example is right
   sizes: np.ndarray  # float [N]: of a share, ones

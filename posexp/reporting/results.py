@@ -81,8 +81,10 @@ class Results:
 
   @functools.cached_property
   def unequal(self) -> list[str]:
-    """The options, not in `by`, in which groups with a mean differ: of task, model and training; of
-    `uncrossed`; and "seeds".
+    """The respects in which a comparison of the groups with a mean is unequal.
+
+    These are options of task, model and training that differ, except those in `by`; the options in
+    `uncrossed`; and "seeds" if groups have different seeds.
     """
     runs = [run for group in self.ranked for run in group.repeats.values()]
     options = [
@@ -158,7 +160,7 @@ class Results:
 
   @property
   def doubtful(self) -> list[Group]:
-    """The groups that are ahead of the baseline, or not, by seeds that have not learned."""
+    """The groups that change sides of the baseline if seeds that have not learned are left out."""
     base = self.of_learned(self.baseline).mean if self.baseline else None
 
     def turned(group: Group) -> bool:

@@ -135,8 +135,11 @@ def _difference(group: Group, results: Results) -> str:
 
 
 def order(results: Results) -> str:
-  """Return whether order matters for these data: how other groups compare with the one without
-  positions, for which texts have no order in an encoder. "" without such a group, or in a decoder.
+  """Return a sentence on whether the order of words matters for these data.
+
+  It compares the group without positions with the others: in an encoder, texts have no order for
+  that group. Without such a group, or without `baseline/` scores in the summaries of runs, it is
+  "".
   """
   groups = {group.label: group for group in results.ranked}
   blind, best = groups.get("none"), results.ranked[0]

@@ -79,10 +79,11 @@ def _ends(
 ) -> tuple[float, float]:
   """Return the ends of an interval that reaches so many standard errors to each side.
 
-  For scores from 0 to `most`, which may be infinite, it holds the t interval, up to where scores
-  end, and the one that is symmetric on the scale log(mean / (1 − mean / most)): the logit of
-  shares, or the logarithm. The one is too short toward the middle of the range where scores are
-  skewed, the other never reaches its end.
+  For scores without a range, this is the t interval. For scores from 0 to `most`, which may be
+  infinite, it is the smallest interval that holds two others: the t interval, cut off where scores
+  end, and the interval that is symmetric on the scale log(mean / (1 − mean / most)), the logit of
+  shares or the logarithm. The first is too short toward the middle of the range where scores are
+  skewed; the second never reaches the ends of the range.
   """
   low, high = mean - reach * error, mean + reach * error
   room = None if most is None else mean * (1 - mean / most)
@@ -283,8 +284,8 @@ def interval(resampled: np.ndarray) -> dict[str, float]:
 
 
 def bootstrap_p(difference: np.ndarray) -> float:
-  """Return the two-sided p of no difference, from [1+samples]: how often samples stray from the
-  difference that was found as far as this is from zero.
+  """Return the two-sided p of no difference, from [1+samples]: the share of samples that lie at
+  least as far from the samples' mean as the difference that was found lies from zero.
   """
   observed, samples = abs(difference[0]), difference[1:]
   # What is equal must count as such, however the sums were rounded.

@@ -313,8 +313,11 @@ def _x_axis(chart: Chart, rows: Sequence[Spec]) -> Spec:
 
 
 def scale(chart: Chart, values: Sequence[float]) -> Spec:
-  """Return the scale of x for ascending values: logarithmic for costs, lengths and learning rates,
-  and where values span decades or stand more evenly so; 0 then has a place of its own.
+  """Return the scale of x for ascending values.
+
+  It is logarithmic for costs, lengths and learning rates, and for values that span decades or are
+  more evenly spaced on a logarithmic axis; 0 then has a place of its own. It is linear for steps,
+  and where values are negative.
   """
   positive = [value for value in values if value > 0]
   rate = chart.x.endswith("learning_rate") or chart.x in COSTS

@@ -106,8 +106,10 @@ def usual(labels: Sequence[str]) -> set[str]:
 
 
 def distinct(labels: Sequence[str], most: int = 2 * NAME) -> list[str]:
-  """Return the labels of groups for an axis. Words that all labels have are left out, and so are
-  values of options that most have, as long as labels still differ; so do cuts to `most` letters.
+  """Return the labels of groups for an axis, shortened as far as they still differ.
+
+  Words that all labels have are left out, and so are values of options that most labels have; what
+  is left is cut to `most` letters.
   """
   words = [label.split() for label in labels]
   shared, often = set.intersection(*map(set, words)), usual(labels)

@@ -239,8 +239,9 @@ def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
 
 
 def _was_killed(job: Job, file: Path) -> bool:
-  """Return whether a job took more memory than it has. One of its steps may have failed so, which
-  Slurm says in the job's output and in the accounting.
+  """Return whether a job, or one of its steps, was killed for taking more memory than it had.
+
+  Slurm says so in the job's output or in the accounting.
   """
   with contextlib.suppress(OSError), file.open("rb") as said:
     said.seek(max(file.stat().st_size - TAIL, 0))
@@ -298,7 +299,7 @@ def _arrays(members: Sequence[Member]) -> list[Sequence[Member]]:
 
 
 def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
-  """Submit an array of `count` jobs with the folder `place`, into which sbatch writes its id."""
+  """Submit an array of `jobs` jobs with the folder `place`, into which sbatch writes its id."""
   rest = dict(launcher)
   take = rest.pop
   setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")

@@ -37,10 +37,10 @@ def _job(train: Train, runs: Sequence[Member], context: Context, _: Any) -> tupl
 class Trials:
   """The function that is called for each trial of a sweeper: it trains, and returns the score.
 
-  The score is that of the validation split, since options that are chosen by test scores make these
-  worthless. Where the task's own does not apply to the data, it is that of the results' first one.
-  A trial that diverges, or whose options do not suit each other, has the worst of all scores: it
-  has ended, and is not chosen.
+  The score is measured on the validation split, since choosing options by test scores would make
+  these worthless. It is the task's `score` or, where that does not apply to the data, the first of
+  its headline scores that does. A trial that diverges, or whose options do not suit each other,
+  gets the worst possible score: it counts as ended, and is not chosen.
   """
 
   def __init__(self, train: Train, fixed: Sequence[str]):
@@ -122,9 +122,9 @@ def train_by_launcher(
 def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   """Run the sweeper that the overrides choose over its trials, and name the best trial.
 
-  The best has the highest or lowest value of the task's `score` on validation. The first values of
-  all options are tried before, with each encoding, in a model that is built in shape only.
-  `folder` is where a sweeper writes what it has found.
+  The best has the highest or lowest value of the task's `score` on validation. Before the first
+  trial, the first value of each option is checked with every encoding, in models of which only the
+  shapes are computed. `folder` is where a sweeper writes what it has found.
 
   Raises:
     UserError: an option has no effect, or has no such value.

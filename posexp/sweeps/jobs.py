@@ -165,7 +165,8 @@ def _identified(
   """Return a run's config as its dataclasses read it, and its folder, once its options are known to
   suit.
 
-  `digests` keeps those of the user's files, by the options of the task and the vectors of words.
+  `digests` caches the digests of the user's files, by the options of the task and the file of word
+  vectors.
   """
   from posexp.training.setup import Setup
 

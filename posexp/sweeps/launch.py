@@ -110,7 +110,7 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
 
 
 def _of_source(typed: list[Override]) -> list[Override]:
-  """Return the typed options behind those of a released model that runs start from, if any."""
+  """Return the typed options; those of a released model that runs start from come before them."""
   names = [o.value() for o in typed if o.key_or_group == "init" and ":" in o.input_line]
   if not names:
     return typed

@@ -52,10 +52,10 @@ def trainer_for(
 ) -> tuple[Trainer, bool]:
   """Return the function that trains the runs of a sweep, and whether a live table shows them.
 
-  `overrides` are what was typed, none of which may be without effect.
+  `overrides` are the options that were typed.
 
   Raises:
-    UserError: the options do not go together.
+    UserError: options do not go together, or one of the overrides has no effect.
   """
   launcher = cfg.hydra.runtime.choices["hydra/launcher"]
   workers = build(RunOptions, {"workers": cfg.get("workers", 1)}, where="").workers
@@ -86,8 +86,8 @@ def trainer_for(
 def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -> Iterator[Report]:
   """Train the runs one after another in this process; print the output of the first one.
 
-  `before` counts the runs that it has trained. What the others say is in their train.log, and
-  warnings are printed, too.
+  `before` counts the runs over several calls. The output of all other runs is in their train.log;
+  only their warnings are printed, too.
   """
   for member in members:
     yield member, RUNNING, ""
@@ -98,7 +98,7 @@ def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """In it the handlers that there are print nothing but warnings."""
+  """Keep the present log handlers from printing anything but warnings within the context."""
   handlers = logging.getLogger().handlers[:]
 
   def heard(record: logging.LogRecord) -> bool:
@@ -150,9 +150,9 @@ def supervise(
 ) -> bool:
   """Train the unfinished runs of a sweep; report each change of state, and the means at the end.
 
-  Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
-  terminal shows the table of states below what is said. `means` yields the lines at the end, from
-  the folders of finished runs. Returns whether a run has failed.
+  Runs that another process was training are looked at again when the others have ended. With
+  `live`, a terminal shows the table of states below the log. `means` yields the lines at the end,
+  from the folders of finished runs. Returns whether a run has failed.
   """
   said = [rounds.plan()] if rounds else sweep.added()
   for line in [*tuning.plan(sweep.members), *said]:

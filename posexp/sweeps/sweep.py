@@ -132,7 +132,7 @@ def _kept(error: Exception, log: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """What another process needs to train runs of this sweep as this one would."""
+  """The settings with which another process trains runs of this sweep as this one would."""
 
   logs: dict[str, Any]
   plugins: list[Path]
@@ -172,7 +172,7 @@ class Sweep:
 
   @property
   def name(self) -> str:
-    """What no other sweep of these runs is called."""
+    """A text that identifies the sweep: the folders of all runs but those with tuned options."""
     return "\n".join(str(member.path) for member in self.runs if member.fixed is None)
 
   def in_state(self, state: str) -> list[Member]:

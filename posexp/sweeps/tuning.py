@@ -89,9 +89,10 @@ class Space:
 
   @property
   def further(self) -> list[int]:
-    """Seeds of the trials that an encoding without an alternative has beside `seeds`.
+    """The extra seeds for trials of an encoding that has no alternative value to try.
 
-    It has as many trials as an encoding with one, but no second value to spend them on.
+    Such an encoding gets as many trials as the others, and spends on seeds what they spend on their
+    second value.
     """
     return [max(self.seeds) + 1 + each for each in range(len(self.seeds))]
 
@@ -108,7 +109,8 @@ class Space:
     `typed` are the overrides of the whole sweep.
 
     Raises:
-      UserError: the sweep has given the main option several values, or that which is to be tried.
+      UserError: the alternative value of an option is to be tried, but the sweep already tunes that
+        option, gives it several values, or sets it to the alternative.
     """
     from posexp.encodings import all_encodings, alternative_of  # slow to import
 

@@ -137,8 +137,8 @@ def _send(run: Run, url: str, options: Wandb) -> str:
 def _send_sessions(run: Run, url: str, settings: Mapping[str, Any]) -> str:
   """Send the offline sessions of a run as W&B recorded them, and note that it has them.
 
-  `wandb sync` sends a session whole: where a part of it, or of the run, may be in W&B already, rows
-  would be there twice. So none is sent that has been begun, and none of a run that was online.
+  `wandb sync` always sends a whole session, so rows that W&B already has would be there twice. This
+  therefore stops at a session that was sent in part, and sends nothing of a run that was online.
 
   Returns:
     The run's address, or "" if no session was sent.
@@ -171,7 +171,8 @@ def _send_sessions(run: Run, url: str, settings: Mapping[str, Any]) -> str:
 def _wandb(words: Sequence[str | Path], **more: str) -> str:
   """Run a command of W&B's; return its output, or "" if it takes longer than SESSION.
 
-  Of W&B's variables it gets `more` and PASSED: others say of this process what a session knows.
+  Of W&B's environment variables, the command gets only those in PASSED and `more`. The others
+  describe this process, whereas a session has its own record of the process that trained.
   """
   kept = {f"WANDB_{name}" for name in PASSED}
   env = {key: value for key, value in os.environ.items() if key[:6] != "WANDB_" or key in kept}

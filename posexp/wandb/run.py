@@ -161,8 +161,8 @@ class Wandb(Tracker):
 class WandbRun(TrackedRun):
   """An open run of W&B, which gets the rows of a run's history that W&B does not have.
 
-  `first` is the step from which it lacks them, where W&B itself cannot know that: offline. `line`
-  is then followed by the command that sends the run.
+  Offline, W&B cannot know which rows it has: `first` is then the first step to be logged, and
+  `line` the text before the command that sends the run.
   """
 
   def __init__(
@@ -228,9 +228,10 @@ class WandbRun(TrackedRun):
 
 
 def _without_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a config without the parameters of a sweep, which W&B adds with the dots in their names.
+  """Return a config without the parameters of a W&B sweep.
 
-  Only by these names do its grid search and its Bayesian search find them.
+  W&B adds these itself, under names with dots, the only ones by which its grid search and its
+  Bayesian search find them.
   """
   left, file = copy.deepcopy(dict(config)), os.environ.get("WANDB_SWEEP_PARAM_PATH")
   for key in yaml.safe_load(Path(file).read_bytes()) if file else ():
