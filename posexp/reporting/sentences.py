@@ -138,12 +138,12 @@ def order(results: Results) -> str:
   """Return a sentence on whether the order of words matters for these data.
 
   It compares the group without positions with the others: in an encoder, texts have no order for
-  that group. Without such a group, or without `baseline/` scores in the summaries of runs, it is
-  "".
+  that group. It is "" without such a group, and for tasks without a bag of words to compare with:
+  a causal decoder knows the order of words without positions, too.
   """
   groups = {group.label: group for group in results.ranked}
   blind, best = groups.get("none"), results.ranked[0]
-  reads = any(key.startswith("baseline/") for run in results.runs for key in run.summary or ())
+  reads = any("baseline/test/accuracy" in (run.summary or ()) for run in results.runs)
   if blind is None or not reads:
     return ""
   base, kinds = results.baseline, {group.label: outcome(group, results) for group in results.ranked}
