@@ -113,7 +113,7 @@ def kept_vocabulary(folder: Path) -> Vocabulary:
 
 
 def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict]) -> Iterator[str]:
-  """Yield sentences on the characters that tokens lose of the text."""
+  """Yield sentences on what the tokens lose: unknown words or characters, or the exact text."""
   counts = {split: about["unknown"] for split, about in abouts.items()}
   if unknown := [f"{count:,} of {split}" for split, count in counts.items() if count]:
     yield (

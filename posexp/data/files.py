@@ -46,7 +46,7 @@ def records(path: str, wanted: Wanted = ()) -> Records:
 
 
 def parallel(paths: dict[str, str]) -> Records:
-  """Yield the lines of two text files by name; only \n and \r\n end one.
+  """Yield the lines of two text files by name; only \\n and \\r\\n end one.
 
   Raises:
     UserError: a file cannot be read, a line is not UTF-8, or there are more lines in one.
@@ -111,7 +111,8 @@ def utf8(text: str, where: str) -> bytes:
   """Return a text in UTF-8.
 
   Raises:
-    UserError: it has half a surrogate pair, as JSON can say, and a terminal for what is not UTF-8.
+    UserError: it has half a surrogate pair: JSON may hold one, and a terminal gives one for what is
+      not UTF-8.
   """
   try:
     return text.encode()

@@ -59,7 +59,7 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[Callable[[], None]]:
-  """Hide the output of the library on standard error; the yielded function prints it after all."""
+  """Hide the library's standard error; if the yielded function is called, print it at the end."""
   try:
     sys.stderr.flush()
     before = os.dup(2)
@@ -158,7 +158,7 @@ def spelling(library: tokenizers.Tokenizer, text: str) -> Callable[[int], bytes]
 
 
 def _spelled(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
-  """Return the bytes of the name of a token that is in the model, by the steps of the decoder."""
+  """Return the function from the name of a model's token to its bytes, by the decoder's steps."""
   by_kind = {step.get("type"): step for step in steps}
   if "ByteLevel" in by_kind:
     letters = byte_letters()

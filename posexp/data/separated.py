@@ -94,7 +94,7 @@ def rows(
 
 
 def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
-  """Yield lines, which a carriage return alone ends too, with quotation marks that are doubled."""
+  """Yield lines, cut also after a lone carriage return, with escaped quotation marks doubled."""
   parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
   return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
 

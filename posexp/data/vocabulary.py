@@ -315,8 +315,8 @@ def trained(
       characters and words are counted over all of the text.
     documents: read once, and not at all for bytes.
     vocab_size: for `bpe` the number of tokens, END included (None: `MERGES`); for `word` the most
-    tokens that are kept, those of the most frequent words (None: all words). others: documents of
-    other splits. Where they have more characters, these become one token.
+      tokens that are kept, those of the most frequent words (None: all words).
+    others: documents of other splits. Where they have more characters, these become one token.
   """
   content: dict[str, object] = {"kind": kind}
   parts = itertools.chain.from_iterable(map(pieces, documents))

@@ -59,8 +59,8 @@ def has_marks(texts: Sequence[str]) -> bool:
 def parts_words(texts: Iterable[str]) -> bool:
   """Return whether blanks, or changes between letters and other characters, part the words.
 
-  The texts are read up to `SAMPLE` characters. Words that stand together are noticed by their
-  length: a Chinese word has two characters, and DNA none that are words.
+  The texts are read up to `SAMPLE` characters. Where words are not parted, as in Chinese, or are
+  none, as in DNA, runs of characters are much longer than the average word of their script.
   """
   sample = " ".join(splits.within((text[:SAMPLE] for text in texts), SAMPLE))
   count, expected = 0, 0.0

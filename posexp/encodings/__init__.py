@@ -50,11 +50,11 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
 
 
 def check_layers(encoding: Encoding, layers: Sequence[Layer], count: int) -> None:
-  """Check that an encoding's `layers(count)` are that many, and that other encodings among them act
-  in attention.
+  """Check the layers that an encoding returned for a Transformer of `count` layers.
 
   Raises:
-    ValueError: they are not, or one changes a part of which a Transformer has one for all layers.
+    ValueError: they are not `count` times a `Layer`, or one has another encoding, which changes
+      more than attention.
   """
   if len(layers) != count or not all(isinstance(layer, Layer) for layer in layers):
     kinds = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))

@@ -122,7 +122,7 @@ def lengths_or_mask(span: Span) -> tuple[Array, bool]:
 
 
 class Setting(nnx.Variable):
-  """A number among the options that is traced: models that differ in it alone share a program."""
+  """An untrained input of compiled programs: models that differ in it alone share a program."""
 
 
 class Relation(nnx.Module):
@@ -167,10 +167,11 @@ class Relation(nnx.Module):
 
   @property
   def supports_fused(self) -> bool:
-    """Whether `fused` equals `attend`: overridden, or without an override of what it replaces.
+    """Whether `fused` computes the same as `attend`, which it cannot with a cap or sinks.
 
-    It is found out rather than declared, since a subclass that overrides `score` alone would
-    inherit a declaration that is no longer true.
+    It does if `fused` is overridden, or none of the methods that it replaces is. This is derived
+    rather than declared, since a subclass that overrides `score` alone would inherit a declaration
+    that is no longer true.
     """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
@@ -195,7 +196,7 @@ class Relation(nnx.Module):
 
 
 class Layer(NamedTuple):
-  """What is particular to one layer: its encoding, and how far its tokens see.
+  """The encoding of one layer, and how far its tokens see.
 
   Windows and chunks count tokens, not positions.
   """
@@ -255,15 +256,15 @@ class Encoding:
 
   @property
   def order_blind(self) -> bool:
-    """Whether the mean of embedded words is the same in any order, as where positions are added."""
+    """Whether the mean of embedded words ignores their order, as where positions are added."""
     return "input" not in self.acts_in
 
   @property
   def recurrent(self) -> bool:
-    """Whether keys of a memory can be read at positions other than those they were made at.
+    """Whether the keys of a memory can be read at other positions than those they were made at.
 
-    They can if positions enter attention alone. In the stream they would stay, so that tokens of
-    the memory and of the segment stand at the same places.
+    They can if positions enter attention alone. In the stream, positions would stay as they were,
+    so that tokens of the memory and of the segment would have the same ones.
     """
     return self.relative
 
@@ -274,7 +275,7 @@ class Encoding:
 
   @property
   def least_layers(self) -> int:
-    """The fewest layers that show all of it, such as a whole pattern; fewer are refused."""
+    """The fewest layers in which all different ones occur, as in a pattern; fewer are refused."""
     return 1
 
   def layers(self, count: int) -> Sequence[Layer]:
@@ -323,7 +324,7 @@ class Encoding:
   def rows_of(self, offsets: np.ndarray, *, causal: bool) -> np.ndarray | None:
     """Return which row of its tables each offset (key − query) looks up, if there are such tables.
 
-    It is for readers; offsets that look up none are masked.
+    It serves only to show the tables to readers. Offsets that look up no row are masked.
     """
     return None
 
@@ -349,8 +350,9 @@ class Encoding:
     rngs: Rngs,
     embed: Callable[..., Array] | None = None,
   ) -> Callable[[Span], Any] | None:
-    """Return the function of the span that makes `span.shared`, the same for all layers, or None.
+    """Return a function of the span that computes `span.shared` for all layers; None without one.
 
-    `embed` is what the factory of that name returned, whose parameters it may use.
+    `embed` is the embedding that the method of this name built; the function may use its
+    parameters.
     """
     return None

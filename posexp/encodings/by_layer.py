@@ -68,8 +68,8 @@ def parsed(text: str) -> tuple[Layer, ...]:
 class ByLayer(Encoding):
   """An encoding or a window that differs from layer to layer (Yang et al. 2025).
 
-  Layer l of a Transformer is number l mod P of the pattern's P. A part of it is how many layers, an
-  encoding with its options, and how far a token sees there: with window=W the last W tokens, itself
+  Layer l of a Transformer is number l mod P of the pattern's P. A part is a number of layers, an
+  encoding with its options, and how far a token sees: with window=W the last W tokens, itself
   included, as Hugging Face counts (an encoder: W // 2 to each side); with chunk=C its own chunk of
   C tokens, from its document's first. A pattern may also be the name of a family of released
   models. `from_last` counts backward from the last layer, which is then the last of the pattern.
@@ -91,7 +91,7 @@ class ByLayer(Encoding):
 
   @functools.cached_property
   def period(self) -> tuple[Layer, ...]:
-    """The encoding and the reach of each layer of the pattern, in one period of it."""
+    """The layers of one period of the pattern, each with its encoding and its window or chunk."""
     given = self.pattern
     parts = FAMILIES.get(given, (given,)) if isinstance(given, str) else given
     try:

@@ -17,9 +17,9 @@ FINE = 2.0**8  # parts of 1 in what is summed without an error
 def sums_between(x: Array, span: Span, ahead: Array | None = None) -> Array:
   """Sum numbers of the keys that a query sees, from the query to each key, float32 [B,H,Q,K].
 
-  For a key j behind query i it is the sum of x [B,K,H] over keys j+1 … i, for a key ahead the sum
-  of `ahead` [B,K,H] over keys i+1 … j, or any number if there is none. Keys that the query does not
-  see count as 0. Keys are in the order of their positions.
+  For a key j behind query i it is the sum of x [B,K,H] over keys j+1 … i; for a key ahead, the sum
+  of `ahead` [B,K,H] over keys i+1 … j. Without `ahead`, the numbers of keys ahead mean nothing.
+  Keys that the query does not see count as 0. Keys are in the order of their positions.
   """
   if span.mask.shape[1] > 1:
     return sums_of_seen(x, span, ahead)
@@ -62,9 +62,9 @@ def sums_of_seen(x: Array, span: Span, ahead: Array | None) -> Array:
 
 
 def neighbors(seen: Array, count: int) -> Array:
-  """Return the places of each key and of `count` − 1 keys before it, of those that are seen.
+  """Return the indices of each key and of the last `count` − 1 seen keys before it.
 
-  They are int [count,B,R,K] for seen, bool [B,R,K], and −1 where there is none.
+  They are int [count,B,R,K], for `seen` bool [B,R,K]; −1 stands for a key that is not there.
   """
   place = jnp.broadcast_to(jnp.arange(seen.shape[2]), seen.shape)
   last = jax.lax.cummax(jnp.where(seen, place, -1), axis=2)

@@ -116,10 +116,11 @@ def unit(x: Array) -> Array:
 
 
 def nested(span: Span) -> Array:
-  """Return which keys each key sees before itself, bool [1 or B,K,K], as its queries do.
+  """Return which keys each key sees before itself, bool [1 or B,K,K].
 
-  Whatever a query sees of the tokens before a key that it sees, the key saw, too: its document, or
-  in a beam its own hypothesis. Keys are in the order of their positions.
+  A key sees an earlier key if a query sees both. All queries that see a key agree on this, since
+  they see the tokens that it saw: its document or, in a beam, its own hypothesis. Keys are in the
+  order of their positions.
   """
   seen = (span.mask if span.mask.shape[1] == 1 else span.visible).astype(jnp.float32)
   both = jnp.einsum("bqj,bqt->bjt", seen, seen) > 0

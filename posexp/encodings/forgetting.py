@@ -1,4 +1,4 @@
-"""A bias made of gates, which each token has, between a key and a query: forgetting attention."""
+"""Forgetting attention: a bias from gates of the tokens between a key and a query."""
 
 from __future__ import annotations
 

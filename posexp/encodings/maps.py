@@ -1,9 +1,9 @@
-"""Maps of distance: what a trained RoPE sees of distances beyond those of training.
+"""Maps of distance, for a trained RoPE on distances beyond those of training.
 
-A map is a function of positions i ≥ j, int arrays that broadcast, of query and key, and of the
-options that its row of MAPS names: it returns the distance by which they are turned instead of
-i − j. None of the papers has an encoder; here a key ahead has the distance that it would have
-behind, with its sign.
+A map is a function of the positions i of a query and j ≤ i of a key, int arrays that broadcast, and
+of the options that its row of MAPS names. It returns the distance by which query and key are turned
+instead of i − j. None of the papers has an encoder; here a key ahead has the distance that it would
+have behind, with its sign.
 """
 
 from __future__ import annotations

@@ -96,9 +96,10 @@ class Reflecting(Relation):
     return logits.astype(q.dtype)
 
   def normals(self, direction: Array, seen: Array) -> tuple[Callable[[Array], Array], Array]:
-    """Return the map of keys to w, [width,B,1 or Q] -> [B,1 or Q,H,D], and its input for all keys.
+    """Return a function from places to w, [width,B,1 or Q] -> [B,1 or Q,H,D], and all keys' places.
 
-    `direction` is W₂ W₁ x [B,K,H,D], and `seen` bool [1 or B,1 or Q,K].
+    The places of a key are the indices of the keys that its convolution reads. `direction` is W₂ W₁
+    x [B,K,H,D], and `seen` bool [1 or B,1 or Q,K].
     """
     taps = self.taps[...][::-1]
 

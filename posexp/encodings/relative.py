@@ -221,7 +221,7 @@ class FourTerms(Relation):
     return jnp.broadcast_to(query, q.shape), k, bias
 
   def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
-    """Add q and bias, if their terms `own` and `common` are on, / √d: [1 or B,1 or Q,H,D]."""
+    """Return (q + bias) / √d, q if `own` is on and bias if `common` is: [1 or B,1 or Q,H,D]."""
     asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
       asked = add_bias(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])

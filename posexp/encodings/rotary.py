@@ -161,7 +161,7 @@ class RoPE(Encoding):
 
   @property
   def radius(self) -> float:
-    """What multiplies turned queries and keys; their logits by its square."""
+    """The factor of turned queries and of turned keys; its square multiplies their logits."""
     own = SCALINGS[self.scaling].attention_factor
     return self.attention_factor or own(self.factor, self.trained_length)
 
@@ -210,9 +210,9 @@ class RoPE(Encoding):
     return Change(num_heads if self.learned == "head" else 1, planes, self.learned_rate)
 
   def frequencies(self, head_dim: int, lengths: np.ndarray | None = None) -> np.ndarray:
-    """Return radians per position for every plane, float64 [M]; of lengths int [N], [N,M].
+    """Return the radians per position of every plane, float64 [M], or [N,M] for lengths int [N].
 
-    Without lengths, it is those of texts of at most `trained_length` tokens.
+    Without lengths, they are those of texts of at most `trained_length` tokens.
 
     Raises:
       ValueError: the share is not an even number of channels, or the factors are not one per plane.

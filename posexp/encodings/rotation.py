@@ -64,9 +64,9 @@ class Rotation(Relation):
     return scaled(query), key, None
 
   def spectra(self, shared: Callable[[Span | None], Array] | None = None) -> dict[str, np.ndarray]:
-    """Return the frequencies as trained, float64 [1 or H,M], by the length for which they hold.
+    """Return the trained frequencies, float64 [1 or H,M], by the length for which they hold.
 
-    `shared` is what all layers share.
+    `shared` is the change of frequencies that all layers share.
     """
     change = shared if self.change is shared_change else self.change
     factor = np.exp(np.asarray(change(None), np.float64)) if change else 1.0
@@ -168,7 +168,7 @@ class Imaginary(nnx.Module):
 
 
 class Shifted(Rotation):
-  """A rotation with the still channels of the key before each key, of those that a query sees."""
+  """A rotation in which each key has the still channels of the last key before it that is seen."""
 
   def score(self, q, k, span):
     q = scaled(q)
@@ -201,7 +201,7 @@ def length_seen(span: Span) -> Array:
 
 
 class Turning(Protocol):
-  """What a rotation of pairs asks of the options of RoPE."""
+  """The part of `RoPE` that a rotation of pairs uses."""
 
   layout: str
   map: str  # "none": distances are as they are
@@ -217,11 +217,11 @@ class Turning(Protocol):
 
 
 class PairRotation(Rotation):
-  """A rotation by angles of each pair of query and key, whose logits are summed plane by plane.
+  """A rotation whose angles depend on the pair of query and key.
 
-  Distances are mapped, or frequencies depend on the current length n of the query, so that a key
-  has not one angle for all queries. While n cannot be more than `trained_length`, its frequencies
-  are one row.
+  It serves maps of distance, and frequencies that depend on the current length n of a query: a key
+  then has different angles for different queries, so logits are summed plane by plane. Where n
+  cannot be more than `trained_length`, all queries share one row of frequencies.
   """
 
   def __init__(self, rope: Turning, head_dim: int, change: Callable[[Span], Array] | None = None):

@@ -79,7 +79,7 @@ def by_parts(
   the plane, as in the authors' code and in Hugging Face's. `fast` is the default of `beta_fast`.
 
   Raises:
-    ValueError: planes that are kept turn less than those that are divided.
+    ValueError: `beta_fast` is not above `beta_slow`.
   """
   omega = frequencies(turning, base)
   fast, slow = beta_fast or fast, beta_slow or SLOW

@@ -1,9 +1,9 @@
-"""What each layer sees, and the forms of attention: the definition, at once, in halves or in blocks
-of queries, or a GPU's kernel.
+"""The forms of attention, and which keys each layer sees.
 
-Blocked attention keeps nothing as large as queries times keys: each block attends to its keys by
-the definition, and the backward pass computes it again (Chen et al. 2016, section 4). So it is
-exact for every encoding, whatever its logits depend on.
+The forms are the definition, computed at once, in halves or in blocks of queries, and a GPU's
+kernel. Blocked attention keeps nothing as large as queries times keys: each block attends to its
+keys by the definition, and the backward pass computes it again (Chen et al. 2016, section 4). So it
+is exact for every encoding, whatever its logits depend on.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def visible(real: Array, size: Size) -> Array:
 
 
 class Kind(NamedTuple):
-  """What layers must have in common for one span to serve them: see `Layer`."""
+  """The properties of a layer on which its span depends: see `Layer`."""
 
   shared: int  # the index of what they share
   window: int | None
@@ -102,9 +102,9 @@ def since_start(documents: Array) -> Array:
 
 
 def filled_up(hidden: Array, mask: Array) -> Array:
-  """Add outputs [B,L,F] for the tokens of mask bool [1 or B,L] that have no position.
+  """Extend outputs [B,·,F] to all tokens of mask bool [1 or B,L]; the last ones have no position.
 
-  They are 0 for padding, and NaN for a token, which should not be there.
+  The added outputs are 0 for padding, and NaN for a real token, which should not be there.
   """
   rest = mask[:, hidden.shape[1] :, None]
   if not rest.shape[1]:
@@ -124,8 +124,8 @@ def form_of(
 ) -> str:
   """Return the form of attention: `reference` (its definition), `halves`, `blocked` or `fused`.
 
-  Each query sees the `last` keys up to its own, or all. With `plain`, lengths of texts say which
-  keys are seen, and no mask is needed. With `to_its_end`, queries are the keys, and none sees a
+  Each query sees the `last` keys up to its own; None means all. `plain` means that lengths of texts
+  say which keys are seen, without a mask; `to_its_end`, that queries are the keys, and none sees a
   later one.
   """
   if chosen not in ("auto", AUTO_FUSED):
@@ -154,7 +154,7 @@ def form_for(chosen: str, span: Span) -> str:
 
 
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
-  """Add to a span its layers' shared value or, for parts of attention, the function for it."""
+  """Add the layers' shared value to a span or, for attention in parts, the function for it."""
   if form_for(chosen, span) in IN_PARTS:
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
@@ -207,7 +207,7 @@ class Dropout(NamedTuple):
 
 
 class Part(NamedTuple):
-  """Queries, and blocks of them."""
+  """The queries from `first` to `end`, computed in blocks of `rows`."""
 
   first: int
   end: int
@@ -291,7 +291,7 @@ def seen_to_its_end(span: Span) -> bool:
 def parts(span: Span, form: str) -> list[Part]:
   """Return the parts of attention in halves, or in blocks.
 
-  The last part of the latter holds the queries that do not fill a block.
+  In blocks, the queries that are left over and do not fill a block are the last part.
   """
   queries, rows = span.query.shape[1], rows_of(span.last)
   if form == "halves":

@@ -123,10 +123,10 @@ class MultiHeadAttention(nnx.Module):
     return normed(self.query(x), self.query_norm, self.over_all, self.num_heads)
 
   def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
-    """Return queries of x [B,Q,F] and the span with columns of keys, and columns and sinks of these
-    queries.
+    """Return the queries of x [B,Q,F], and the span with the keys' `columns` and with the queries'
+    own columns and sinks.
 
-    Queries and their columns are multiplied by the factor.
+    Queries and their columns are multiplied by the layer's factor.
     """
     q, asked = self.queries(x), self.query_columns and self.query_columns(x)
     if self.factor is not None:
@@ -198,9 +198,9 @@ class Block(nnx.Module):
     self.conv = Convolution(size.conv, widths, rngs=rngs.fork()) if size.conv else None
 
   def held(self, x: Array, mix: Mix = alone) -> tuple[Array, Array, Array, Any]:
-    """Return the input [B,L,F] of self-attention for x [B,L,F]; its keys, values and columns.
+    """Return the arrays of self-attention for x [B,L,F]: input [B,L,F], keys, values and columns.
 
-    With a convolution, which `mix` computes, its inputs stand beside the columns.
+    With a convolution, which `mix` computes, its own inputs stand beside the columns.
     """
     x = self.attention_norm(x) if self.before and self.attention_norm is not None else x
     if self.conv is None:
@@ -305,8 +305,9 @@ def check_queries(
   """Check that the options of queries and keys suit a relation.
 
   Raises:
-    ValueError: they are not made of hidden states, or have no logits, and are to be multiplied,
-      normed or tied, or to have heads that are not d_model wide together.
+    ValueError: queries are to be multiplied, normed or tied, but are not made of hidden states or
+      have no logits; or they are not made of hidden states, and heads are not d_model wide
+      together.
   """
   name, plain = name_of(encoding), not size.qk_norm and size.qk == "free"
   narrow = size.num_heads * size.width_of_head != size.d_model

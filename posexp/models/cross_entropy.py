@@ -77,7 +77,7 @@ class Writer(nnx.Module):
   def means(
     self, hidden: Array, labels: Array, weight: Array, label_smoothing: float
   ) -> tuple[dict[str, Array], Array]:
-    """Return the means over tokens of what `summed` sums, and the sum of the weights.
+    """Return the weighted means over tokens of the numbers in `Sums`, and the sum of the weights.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """

@@ -1,4 +1,4 @@
-"""Norms of a Transformer: which kind, over what, and of queries and keys."""
+"""The norms of a Transformer: their kinds, the features of each, and norms of queries and keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def norm_like(made: Any, encoding: Encoding, kind: str, otherwise: str) -> Calla
   """Return a norm of another kind in place of an encoding's LayerNorm.
 
   Raises:
-    ValueError: it is another norm; the message says to leave what `otherwise` says.
+    ValueError: the encoding has another norm; `otherwise` names the option to leave, for the
+      message.
   """
   if type(made) is not LayerNorm:
     raise ValueError(f"{name_of(encoding)} has a norm of its own, so leave {otherwise}")

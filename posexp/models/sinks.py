@@ -1,4 +1,4 @@
-"""What a query need not read: a sink takes a share of attention, and its own value is removed."""
+"""Sinks, which take a share of attention, and the removal of a query's own value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sink(nnx.Module):
 
 
 def sink_of(size: Size, relation: Relation, rngs: Rngs) -> Sink | None:
-  """Return the sink of a layer's self-attention, and tell the relation of it; None without one.
+  """Return the sink of a layer's self-attention, or None; if there is one, note it in the relation.
 
   Raises:
     ValueError: the relation's weights are no softmax of logits.

@@ -22,10 +22,10 @@ JAPANESE = re.compile(r"(ja|jpn?|japanese)(?![a-z])", re.IGNORECASE)
 def tokenizer(references: Iterable[str], language: str = "") -> str:
   """Return the name of sacrebleu's tokenizer for the script of the references.
 
-  It is `zh` for Chinese characters, `char` for other scripts without blanks between words and for
-  Korean, and `13a`, which needs blanks, where at most a tenth of the references are written so.
-  (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only for
-  Japanese without kana, which is `char`.
+  It is `zh` for Chinese characters, and `char` for Korean and for other scripts without blanks
+  between words. It is `13a`, which needs blanks, if at most a tenth of the references are in any of
+  these. (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only
+  for Japanese without kana, which is `char`.
   """
   counts = Counter(_tokenizer(reference, language) for reference in references)
   blanks = counts.pop("13a", 0)

@@ -23,8 +23,8 @@ EXCESS = 0.02  # nats above the minimum of a curve, from which on a model does n
 class ContextLosses(NamedTuple):
   """Losses of the same targets of a text, by the number of tokens that are read before them.
 
-  Where a text begins, this number is the position of the target in it: these are also the losses by
-  position, of one sample of targets for all positions.
+  At the beginning of a text, this number is the position of a target. So these are also losses by
+  position, from one sample of targets for all positions.
   """
 
   text: str  # the digest of the text's tokens

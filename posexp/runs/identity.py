@@ -175,7 +175,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the decisive part of a config with full keys: {"rpr.k": 4}.
 
-  `model.backbone` comes first, also for a Transformer, where no digest has it.
+  `model.backbone` comes first, even for a Transformer, whose digest leaves it out.
   """
   backbone = (config.get("model") or {}).get("backbone", NEUTRAL["model.backbone"][0])
   return {"model.backbone": backbone} | flat(decisive(config))

@@ -40,8 +40,8 @@ def area(by_length: Mapping[int, float]) -> float:
 def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
   """Return `beyond/reach` and `beyond/area` of a summary that has exact match by length.
 
-  The area begins at the longest tested length of training, if there is one. What a summary lacks,
-  or has by names of parts that are no lengths, is left out.
+  The area begins at the longest tested length of training, if there is one. A number that cannot be
+  computed is left out, and so are both if parts are not lengths.
   """
   by_split: list[dict[int, float]] = []
   for split in SPLITS:

@@ -109,7 +109,7 @@ class Score(NamedTuple):
 
   @property
   def most(self) -> float | None:
-    """The largest value that there is of a score that is never negative; None where it may be."""
+    """The upper bound, or infinity, of a score that is never negative; None for other scores."""
     if self.metric.percent:
       return 1.0
     known = self.metric in METRICS.values() and self.metric.name not in SIGNED

@@ -36,7 +36,7 @@ class Columns(NamedTuple):
 
   @property
   def needed(self) -> set[str]:
-    """The columns by which they are known."""
+    """The columns by which predictions of this kind are recognized."""
     return {self.reference, self.answer, *self.numbers}
 
 

@@ -95,8 +95,10 @@ class Run:
 
   @property
   def looked_at(self) -> bool:
-    """Whether its sweep was to end once enough was known, so that its seeds were looked at before
-    the last was trained: see posexp/sweeps/until.py."""
+    """Whether its sweep had `until`, by which results are looked at before all seeds are trained.
+
+    See posexp/sweeps/until.py.
+    """
     return self.config.get("until") is not None
 
   @functools.cached_property

@@ -52,7 +52,8 @@ class Tuning:
   def best(self) -> Point | None:
     """The point with the best mean, among those with the most seeds; None if there is none.
 
-    Of equals, as where all are right, it is that with the lower validation loss, then the first.
+    Among equal means, as where every answer is right, the lowest validation loss decides, then the
+    order.
     """
     most = max((len(point.runs) for point in self.points), default=0)
     sound = [point for point in self.points if point.mean is not None and len(point.runs) == most]
@@ -68,8 +69,8 @@ class Tuning:
   def edges(self) -> list[str]:
     """Numeric options whose chosen value is the smallest or the largest that was tried.
 
-    Two values of an option of the encoding itself are no range: they have no edge. Where all points
-    are equal, there is no best value.
+    At least two values of an option must have been tried, and three of an option of the encoding
+    itself. If all points have the same mean, none has an edge.
     """
     typed: list[str] = []
     if len({point.mean for point in self.points}) < 2:

@@ -25,7 +25,7 @@ Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answe
 
 
 class Form(Protocol):
-  """The task of examples: how a model reads and answers them."""
+  """The part of a task that decides how a model reads and answers examples."""
 
   question: ClassVar[int]  # the input's last symbols that a decoder reads behind SEP
   symbol_names: ClassVar[tuple[str, ...]]  # if they are not called by their numbers

@@ -238,7 +238,8 @@ class LanguageModeling(sources.Sourced, Task):
   def by_context(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, float]:
     """Return the scores of the test split by context; its losses are kept in the run's folder.
 
-    To the contexts of the options, both ends of the gain are added, unless the text is too short.
+    The two contexts between which the gain is measured are added to those of the options, unless
+    the segment or the text is too short for it.
     """
     stream, ends = data.streams["test"], {BEFORE, self.segment}
     gains = BEFORE < self.segment <= len(stream.tokens) - windows.ROW

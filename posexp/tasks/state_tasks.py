@@ -1,4 +1,4 @@
-"""Diagnostics of retrieval and of state: what is far back, and what a text comes to."""
+"""Diagnostics that retrieve symbols from far back, or track a state through a text."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def products_of(group: str) -> np.ndarray:
 
 @functools.cache
 def guessed(group: str) -> np.ndarray:
-  """Return whether the likeliest product of each prefix's bag is right, bool [40,1000].
+  """Return whether the best guess from a prefix's bag is the prefix's product, bool [40,1000].
 
-  The prefixes are those of 1,000 words that are drawn, and each one's likeliest product is that of
-  100 orders.
+  The prefixes, of 1 to 40 permutations, are those of 1,000 random words. The guess is the most
+  frequent product of 100 random orders of the bag.
   """
   random, table = np.random.default_rng(0), products_of(group)
   words = random.integers(len(table), size=(40, 1000))
@@ -78,10 +78,10 @@ def guessed(group: str) -> np.ndarray:
 class GroupWords(Diagnostic):
   """The product of n permutations, of three things or the even ones of five (Liu et al. 2023).
 
-  The later permutation is applied to what the earlier ones come to. Words of `a5` are complete for
-  NC¹, those of `s3` are not (Barrington 1989). As a `tagger`, which is what the paper trains, a
-  model gives the product of the permutations so far at each of them; in the other forms it gives
-  the last product alone, and hardly learns it.
+  The later permutation is applied to the product of the earlier ones. The word problem of `a5` is
+  complete for NC¹, that of `s3` is not (Barrington 1989). As a `tagger`, which is what the paper
+  trains, a model gives the product of the permutations so far at each of them; in the other forms
+  it gives the last product alone, and hardly learns it.
   """
 
   name: Name = "group_words"
@@ -100,8 +100,9 @@ class GroupWords(Diagnostic):
     return x, y if self.form == "tagger" else y[-1:]
 
   def chance(self, n):
-    """Return the exact match of the likeliest products of a bag, or of the bag of each prefix for a
-    tagger. From 40 symbols on it no longer depends on n.
+    """Return the exact match of guesses from the bag of symbols, or of each prefix for a tagger.
+
+    From 40 symbols on it does not depend on n.
     """
     right = guessed(self.group)[: min(n, 40)]
     return float((right.all(0) if self.form == "tagger" else right[-1]).mean())
@@ -128,7 +129,7 @@ class SelectiveCopy(Diagnostic):
     return x, y
 
   def chance(self, n):
-    """Return the share of different bags among all answers, as a bag has any of its orders."""
+    """Return the number of bags over that of answers, as all orders of a bag are equally likely."""
     return math.comb(self.items + self.kinds - 1, self.items) / self.kinds**self.items
 
 

@@ -162,7 +162,10 @@ class Translation(Task):
     return rows, [texts[row].target for row in rows]
 
   def without_bleu(self, data: ParallelData) -> list[str]:
-    """Return the splits whose references are too short for BLEU, as far as they are followed."""
+    """Return the splits whose references are too short for BLEU.
+
+    Of validation, only the pairs that are followed during training count.
+    """
     references = {split: [text.target for text in texts] for split, texts in data.texts_of.items()}
     references["validation"] = self._followed(data, "validation")[1]
     return [each for each in references if not bleu.applies(references[each], data.tokenize)]

@@ -110,10 +110,10 @@ def by_context(
 ) -> ContextLosses:
   """Return losses of the same random targets with each of the contexts that the model can read.
 
-  `bytes_of` int [V] is the number of bytes of each token of the vocabulary. About `targets` of them
-  are read, each by itself, or in a `row` of ROW neighbors, which takes less time: then a window of
-  c tokens scores its last c/16 targets, or the power of two below that, and at most ROW. They have
-  at least 15/16 of c tokens before them.
+  `bytes_of` int [V] is the number of bytes of each token of the vocabulary. About `targets` targets
+  are drawn, one by one or, which takes less time, in rows of ROW neighbors, where `row` is ROW.
+  Then a window of c tokens scores its last c/16 targets, rounded down to a power of two from 1 to
+  ROW, so that each has at least 15/16 of c tokens before it.
 
   Raises:
     UserError: the text is too short.

@@ -68,11 +68,11 @@ def prepare() -> None:
 def keep_freed_memory() -> None:
   """Make glibc's malloc keep freed memory, in huge pages if the system has them.
 
-  Call it before the process starts a thread: a thread that was there first has an arena of its own,
-  which returns freed memory whatever it is told, and threads of later may share it. Advises huge
-  pages for half of the machine's memory, without allocating it yet. A thread touches the part that
-  every run uses, since a virtual machine may need 3 ms for each MB. With memory kept, the
-  tokenizer's threads wait for each other and take 1.7 times as long as one, so it uses one.
+  Call it before the process starts a thread: an earlier thread has an arena of its own, which
+  returns freed memory in spite of this and which later threads may share. This advises huge pages
+  for half of the machine's memory, without allocating it yet. A thread touches the part that every
+  run uses, since a virtual machine may need 3 ms for each MB. With memory kept, the tokenizer's
+  threads wait for each other and take 1.7 times as long as one, so it uses one.
   """
   if platform.libc_ver()[0] != "glibc":
     return
@@ -134,8 +134,8 @@ def check_memory(need: int, what: str, way_out: str) -> None:
 def mesh_for(rows: np.ndarray, parts: int = 1, most: int | None = None) -> Mesh:
   """Return a row of devices for batches of the sizes `rows`, each accumulated in `parts` parts.
 
-  It has the most devices of every process among which the parts of all batches divide evenly, at
-  most `most`, or else what `most_devices` returns.
+  From every process it takes the most devices among which the parts of all batches divide evenly,
+  but at most `most`; if that is None, at most as many as `most_devices` returns.
 
   Raises:
     UserError: a batch does not divide into these parts, or among the processes.

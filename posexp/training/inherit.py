@@ -61,7 +61,8 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
   written into the folder for `of_parent`.
 
   Raises:
-    UserError: a parameter has another size in the parent, which is damaged, or has no checkpoint.
+    UserError: a parameter has another size in the parent, or the parent is damaged or has no
+      checkpoint.
   """
   path, released = parents.path_of(setup.config), source_of(setup.config)
   own = _by_path(program.shapes.params)
@@ -115,7 +116,7 @@ def _before(parent: Run) -> dict[str, Any]:
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-  """Return parameters by their paths, which for words do not depend on a table of positions."""
+  """Return parameters by their paths, as `path_of` returns them."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
   return {path_of(name): leaf for name, leaf in named}

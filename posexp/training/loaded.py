@@ -54,16 +54,16 @@ class Loaded(nnx.Module):
 
     Padding, where `mask` [B,L] is 0 or False, may stand on either side, and its own output means
     nothing. Positions int [1 or B,L] count real tokens in a decoder and in RoBERTa, and slots in
-    another encoder, unless they are given. They begin at 0 also in RoBERTa, where those that
-    transformers takes begin at padding + 1, which is 2. Without a mask, given positions that do not
-    go up by one begin another document. `types` int [B,L] are an encoder's token types.
+    another encoder, unless they are given. They begin at 0 even in RoBERTa, whose positions begin
+    at padding + 1, which is 2, in transformers. Without a mask, given positions that do not go up
+    by one begin another document. `types` int [B,L] are an encoder's token types.
 
-    Of a released model whose frequencies follow the length, that is the largest position of a real
-    token in the batch, plus 1, as in transformers.
+    If the frequencies of a released model depend on the length, the length is the largest position
+    of a real token in the batch, plus 1, as in transformers.
 
     Raises:
-      ValueError: a token, a position or a type is none of the model's, or it has no types. Within
-        `jax.jit`, where numbers are not known, this is not seen.
+      ValueError: a token, position or type is not one of the model's. Within `jax.jit`, where
+        numbers are not known, this is not checked.
     """
     tokens = self._tokens(tokens)
     mask = None if mask is None else jnp.asarray(mask).astype(bool)

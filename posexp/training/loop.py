@@ -308,8 +308,10 @@ class Rhythm(NamedTuple):
 
   @classmethod
   def of(cls, setup: Setup, data: Data) -> Rhythm:
-    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch,
-    or, of many short ones in which `train.least_steps` are taken, after every few.
+    """Return the schedule of a run.
+
+    Without `train.evaluate_every` the run is evaluated after each epoch or, where only
+    `train.least_steps` is given and makes many short epochs, after every few.
 
     Raises:
       UserError: there are fewer evaluations than checkpoints that the run is to average.

@@ -36,8 +36,8 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
 
   `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
   program before it is optimized: an addition and a multiplication are one each, and zeros that are
-  multiplied count like other numbers. The counts are those of the CPU's program on every machine,
-  of which JAX counts operations before compiling it.
+  multiplied count like other numbers. On every machine, the program for a CPU is counted, since JAX
+  counts its operations without compiling it.
 
   Raises:
     UserError: JAX was told to leave the CPU out.

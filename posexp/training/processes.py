@@ -89,7 +89,7 @@ def process_info() -> ProcessInfo:
 def _first_node() -> str:
   """Return host:port of the first task of a Slurm step, by a list of nodes such as gpu[03-05],a1.
 
-  The port is that of JAX; another step of the job has another one.
+  The port is JAX's own choice for the job plus the number of the step, so that steps differ.
   """
   prefix, number = re.match(r"([^\[,]+)(?:\[(\d+))?", os.environ["SLURM_STEP_NODELIST"]).groups("")
   job, step = (int(os.environ.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
@@ -287,8 +287,9 @@ class StopRequests:
   def asked(self) -> int:
     """Return the request to obey after this step, equal in all processes; call it once per step.
 
-    That is SAVE, STOP or 0, which is nothing; of several processes, what any was asked `LATE` steps
-    ago. A signal may come between any two lines, so keep the answer for the rest of the step.
+    The request is SAVE, STOP, or 0 for none. With several processes, it is the greatest of their
+    requests of `LATE` steps ago. A signal may come between any two lines, so keep the answer for
+    the rest of the step.
     """
     save, self._save = self._save, False
     mine = STOP if self._received else SAVE * save

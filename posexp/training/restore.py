@@ -60,11 +60,12 @@ def open_for(
   split: str | None = "test",
   rows: int = 1,
 ) -> TrainedModel:
-  """Open a run, or a released model, for a command that measures a `split` of its data; None means
-  that it reads no data, in batches of `rows` rows.
+  """Open a run, or a released model, for a command that measures a `split` of its data.
+
+  If `split` is None, the command reads no data, and its batches have `rows` rows.
 
   Raises:
-    UserError: as `open_trained` or `open_alone` do, or the run was never to be tested.
+    UserError: as `open_trained` or `open_alone` do, or the test split of a trial is asked for.
   """
   prepare()
   if split is None:
@@ -215,7 +216,8 @@ def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
   """Return the model with its matched width, where the lengths of its data are not known.
 
   Raises:
-    UserError: these decide, and the run has not finished.
+    UserError: the width was matched by FLOPs, which depend on lengths, and the run has not
+      finished.
   """
   if run.summary is not None:
     width = {spec.size.varied: run.summary[spec.size.varied]}
@@ -251,7 +253,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   """Return the same weights in a model with other options: {"rope.scaling": "ntk", ...}.
 
   Options of the encoding may change if the model keeps the same parameters, and so may the options
-  of the model in OF_MODEL. The carry is empty, and is made anew where the model is asked.
+  of the model in OF_MODEL. The carry is left empty, since predictions begin with one of their own.
 
   Raises:
     UserError: an option is none of these, or its value is wrong or does not suit the model.

@@ -190,8 +190,9 @@ class Setup(NamedTuple):
 
 
 def _as_named_before(setup: Setup) -> dict[str, Any]:
-  """Return the config of a task on a file. It has its kind as its name if runs of that name are
-  there: so tasks were named before they had the names of their files.
+  """Return the config of a task on a file, named by its kind if there are runs of that name.
+
+  Tasks on files had their kind as their name before they were named after the files.
   """
   config, task = setup.config, setup.config["task"]
   name, kind = task["name"], task["kind"]

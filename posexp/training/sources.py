@@ -17,8 +17,7 @@ from posexp.tasks.contract import Task
 class Source:
   """A model by its whole name, such as "hf:FOLDER".
 
-  To start runs from it, a source has `record` and `weights`; the other methods are for what more it
-  can do.
+  To start runs from it, a source has `record` and `weights`; the other methods are optional.
   """
 
   def __init__(self, name: str):
@@ -81,5 +80,5 @@ def source(name: Any) -> Source | None:
 
 
 def path_of(parameter: str) -> str:
-  """Return a parameter's path as in any model, whatever stands beside the table of words."""
+  """Return a parameter's path, which does not depend on what stands beside the word table."""
   return parameter.replace("/embed/words/", "/embed/")
