@@ -333,10 +333,9 @@ def smollm3(ask: Asked) -> Layers:
 def two_ropes(
   ask: Asked, bases: Sequence[str], scaled: Sequence[bool], window: str, full: Callable[[int], bool]
 ) -> Layers:
-  """Return layers with one of two RoPEs: the second in layers that slide, the first in the others.
+  """Return layers that are `full` with the first of two RoPEs, or slide with the second.
 
-  `bases` are the keys of both bases in the config, `scaled` says which of the two `rope_scaling`
-  applies to, `window` is the key of the window, and `full` says which layers do not slide.
+  `bases` and `window` are keys of the config; `scaled` says which RoPE `rope_scaling` is for.
   """
   nested = ask("rope_parameters") or {}
   if nested and not isinstance(nested.get("full_attention", nested.get("sliding_attention")), dict):
