@@ -349,7 +349,7 @@ def write_row(
   about |= {"options": [*row.options], "code": code, "default": cells[0].default}
   known = next((path for path in (file, published) if path and path.exists()), None)
   before = about_row(known) if known else {}
-  digests = {name: suite.columns[name].digest for name in columns}
+  digests = {run.task: suite.columns[run.task].digest for run in runs}
   if about.items() <= before.items():  # columns that were trained by another command
     kept = read_records(known, trials=True)
     runs = [*runs, *(run for run in kept if run.task not in columns)]
