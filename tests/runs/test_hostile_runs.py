@@ -260,7 +260,7 @@ def config_of(run):
 
 def test_a_failed_run_of_a_sweep_leaves_its_traceback_in_no_other_file(tmp_path):
   run = run_folders.write(tmp_path / "runs", "rpr", 0)
-  member = sweep.Member(1, "", "", {"seed": 0}, run)
+  member = sweep.Member(1, "", "", {"seed": 0, "train": {}}, run)
 
   def train(config):
     raise ValueError("no reason")
