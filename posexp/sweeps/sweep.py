@@ -80,11 +80,11 @@ _programs: set[str] = set()  # a digest for each model whose compiled programs t
 def _forget(config: dict[str, Any]) -> None:
   """Drop all compiled programs before a run of another model would keep too many.
 
-  JAX holds some 50 MB for each as long as the process lives. Runs that differ in their seed and
-  learning rate alone share what is compiled.
+  JAX holds some 50 MB for each as long as the process lives. Runs that differ only in their seed,
+  their learning rate or the weights that they start from share what is compiled.
   """
   train = {key: value for key, value in config["train"].items() if key != "learning_rate"}
-  rest = {key: value for key, value in config.items() if key not in ("seed", "trial")}
+  rest = {key: value for key, value in config.items() if key not in ("seed", "trial", "init")}
   _programs.add(needed := storage.digest(rest | {"train": train}))
   if len(_programs) > KEPT:
     import jax  # slow to import, and a sweep may be refused before it trains

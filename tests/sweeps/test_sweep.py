@@ -239,7 +239,8 @@ def test_a_process_keeps_the_programs_of_eight_models(monkeypatch):
   cleared = []
   monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(number))
   monkeypatch.setattr("posexp.sweeps.sweep._programs", set())
-  for number in range(40):  # of each model two runs, with seeds and rates of their own
+  for number in range(40):  # of each model two runs, with seeds, rates and parents of their own
     config = {"seed": number, "train": {"learning_rate": number}, "rpr": {"k": number // 2}}
+    config["init"] = {"path": f"seed={number}"}
     assert attempt(print, Member(number, "", "", config)) == (DONE, "")
   assert cleared == [16, 32]
