@@ -9,9 +9,9 @@ examples:
                        the same of the seeds of a sweep: python -m posexp.report without.parquet
   python -m posexp.evaluate RUN rope.scaling=ntk rope.factor=4        with other options
   python -m posexp.evaluate RUN model.window=10 model.window_ends=relaxed
-                       an encoder whose tokens see only 10 to either side, and both ends python -m
-                       posexp.evaluate hf:FOLDER task=reviews rope.scaling=yarn rope.factor=4 a
-                       released model, its positions changed, on the data of a task
+                       an encoder whose tokens see only 10 to either side, and both ends
+  python -m posexp.evaluate hf:FOLDER task=reviews rope.scaling=yarn rope.factor=4
+                       a released model, its positions changed, on the data of a task
 
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect RUN --all
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
