@@ -6,28 +6,25 @@ import numpy as np
 import pytest
 
 from posexp import UserError, inspect, vectors
-from posexp.analysis import plotting
+from posexp.analysis import plotting, values
+from posexp.encodings import encoding
 
 pytestmark = pytest.mark.usefixtures("few_positions")
 
 
-@pytest.mark.parametrize(
-  ("argv", "table"),
-  [
-    (["encoding=sinusoidal", "sinusoidal.base=100", "positions=3"],
-     ["        0        1       2       3", "0  0.0000   1.0000  0.0000  1.0000",
-      "1  0.8415   0.5403  0.0998  0.9950", "2  0.9093  -0.4161  0.1987  0.9801"]),
-    (["encoding=rpr", "rpr.k=1", "text=小狗追了"],
-     ["    小  狗  追  了", "小   0   1   1   1", "狗  -1   0   1   1", "追  -1  -1   0   1",
-      "了  -1  -1  -1   0"]),
-    (["encoding=t5", "t5.buckets=4", "t5.max_distance=3", "text=a b c"],
-     ["   a  b  c", "a  0  3  3", "b  1  0  3", "c  1  1  0"]),
-  ],
-)  # fmt: skip
-def test_few_positions_are_shown_in_numbers(argv, table, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=("svg",)))
-  inspect.inspect([*argv, "model.d_model=4", "model.num_heads=1", f"out={tmp_path}"])
-  assert "\n".join(table) + "\n" in capsys.readouterr().out
+def test_few_positions_are_shown_in_numbers():
+  shown = values.of_positions(vectors("sinusoidal", positions=3, width=4, base=100), "012")
+  assert shown[1:] == [
+    "        0        1       2       3", "0  0.0000   1.0000  0.0000  1.0000",
+    "1  0.8415   0.5403  0.0998  0.9950", "2  0.9093  -0.4161  0.1987  0.9801",
+  ]  # fmt: skip
+  shown = values.of_pairs(encoding("rpr", k=1), False, values.tokens("小狗追了"))
+  assert shown[1:] == [
+    "    小  狗  追  了", "小   0   1   1   1", "狗  -1   0   1   1", "追  -1  -1   0   1",
+    "了  -1  -1  -1   0",
+  ]  # fmt: skip
+  shown = values.of_pairs(encoding("t5", buckets=4, max_distance=3), True, values.tokens("a b c"))
+  assert shown[1:] == ["   a  b  c", "a  0", "b  1  0", "c  2  1  0"]
 
 
 def test_words_stand_beside_numbers_and_the_first_channels_of_wide_vectors(
