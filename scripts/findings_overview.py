@@ -5,7 +5,7 @@ docs/findings/overview.yaml has its `rows`, and under `below` the sentence after
     want, use, much, sure    texts; {0:.1f} in `much` is the first of the `numbers`
     numbers                  lists: a page, ARGUMENTS of a report, and "GROUP", or "GROUP against
                              GROUP" for the size of their difference, also at metrics; or
-                             leaderboard, "COLUMN SIDE TRACK", and a row, or "ROW, OPTION"
+                             leaderboard, "SUITE COLUMN SIDE TRACK", and a row, or "ROW, OPTION"
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from findings_claims import HERE, found_in, head, values_of
 from tabulate import tabulate
 
 from posexp.board.standings import Board, of_folder
-from posexp.board.suite import Suite
+from posexp.board.suite import FOLDER, Suite
 from posexp.reporting.text import wrapped
 
 
@@ -40,9 +40,9 @@ def filled(said: Mapping) -> str:
 
 def _number(page: str, argv: str, text: str) -> float:
   if page == "leaderboard":
-    column, side, track = argv.split(maxsplit=2)
+    suite, column, side, track = argv.split(maxsplit=3)
     name, _, option = text.partition(", ")
-    cell = board(track).anchor(name).cells[column, side]
+    cell = board(suite, track).anchor(name).cells[column, side]
     points = {typed: runs for typed, runs in cell.points.items() if option in typed}
     cell = dataclasses.replace(cell, points=points)
     return cell.estimate.mean * cell.score.factor
@@ -55,7 +55,7 @@ def _number(page: str, argv: str, text: str) -> float:
 
 
 @functools.cache
-def board(track: str) -> Board:
-  """Return the leaderboard's rows in one of its tracks."""
-  suite, records = Suite.read(), HERE.parent / "leaderboard" / "records"
-  return Board.of(suite, of_folder(records, suite), track)
+def board(name: str, track: str) -> Board:
+  """Return the rows of a suite of the leaderboard in one of its tracks."""
+  suite, records = Suite.read(FOLDER / f"{name}.yaml"), HERE.parent / "leaderboard" / "records"
+  return Board.of(suite, of_folder(records / name, suite), track)

@@ -5,11 +5,11 @@
                                              suite and of each variant: digests of test examples,
                                              and what calibration compares
 
-README.md has what to use for each need, papers.md whether orders that papers publish hold here, by
-papers.yaml, and tables.md, which is written as a whole, all tables.
-Published rows are docs/leaderboard/records/*.parquet. Those of a variant stand in a folder of its
-name there, and docs/leaderboard/rope@2.parquet has runs with two threads. What stands between the
-comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
+README.md has what to use for each need, by the newest suite, papers.md whether orders that papers
+publish hold here, by papers.yaml, and tables.md, which is written as a whole, all tables.
+Published rows are docs/leaderboard/records/SUITE/*.parquet, and runs with two threads are
+docs/leaderboard/1/rope@2.parquet. What stands between the comments `<!-- tables -->` and
+`<!-- end -->` is written here, all else by hand.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from posexp.reporting.text import MISSING, Section, Table, document, tabulated
 
 HERE = Path(__file__).parents[1] / "docs" / "leaderboard"
 BLOCK = re.compile(r"(<!-- tables -->\n).*?(<!-- end -->)", re.S)
+SUITES = ("2", "1")  # in the order in which the pages show them
 ANCHORS = ("none", "rope")  # whose runs calibration compares
 CAPTION = {
   "beyond": "Worth on inputs longer than all of training: 0 is a guess, and 1 is all right.",
@@ -49,7 +50,6 @@ VERDICTS = {  # by the signs of pairs
   frozenset("<>"): "holds in part, and in part the other way round",
   frozenset("<>≈"): "holds in part, and in part the other way round",
 }
-NOTHING = "No row has been trained yet, so there is no table.\n\n"
 
 
 def freeze(file: Path) -> None:
@@ -94,7 +94,7 @@ def seconds(rows: Sequence[Standing], column: str) -> str:
 
 def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
   """Return the table of what each column can tell, and of what a run of it costs."""
-  twice = of_folder(HERE, suite) if suite.name == "1" else []
+  twice = of_folder(HERE / suite.name, suite)
   board = Board.of(suite, rows, "default")
   heads = ["column", "side", "best", "its score", "rope", "none", "worst", "SD over seeds"]
   heads += ["learned", "s, one thread", "s, two threads", "control", "why it is in"]
@@ -120,8 +120,7 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
       costs = [seconds(rows, column.name), seconds(twice, column.name)]
       found = found or [MISSING] * 7
       table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])
-  rest = [] if rows else ["No row has been trained yet, so no cell has a number."]
-  return document([Section(f"Suite {suite.name}", (heads, table), rest)])
+  return document([Section(f"Suite {suite.name}", (heads, table), [])])
 
 
 class Pair(NamedTuple):
@@ -203,42 +202,38 @@ def main() -> None:
     for file in sorted(FOLDER.glob("*.yaml")):
       freeze(file)
     return
-  front, pages, columns, default = [], [], [], []
-  for suite, folder in ((Suite.read(FOLDER / "1.yaml"), ""), (Suite.read(FOLDER / "2.yaml"), "2")):
-    rows = of_folder(HERE / "records" / folder, suite)
+  pages, columns, default = [], [], []
+  for suite in (Suite.read(FOLDER / f"{name}.yaml") for name in SUITES):
+    rows = of_folder(HERE / "records" / suite.name, suite)
     columns.append(can_tell(suite, rows))
-    if not (tracks := boards(suite, rows)):
-      continue
-    out = HERE / folder
+    tracks, out = boards(suite, rows), HERE / suite.name
     page.write(tracks, out)
     (out / "leaderboard.md").unlink()  # which stands in tables.md
     (out / "leaderboard.html").unlink()  # which is made whenever the site is
-    front.append(shown(suite, tracks[0], folder))
-    pages.append(tables.markdown(tracks))
+    pages += [f"# Suite {suite.name}\n\n{pictures(tracks[0])}{tables.markdown(tracks)}"]
     default.append(tracks[0])
     variants = [Suite.read(each) for each in sorted(FOLDER.glob(f"{suite.name}-*.yaml"))]
     others = [Board.of(v, of_folder(HERE / "records" / v.name, v), "default") for v in variants]
     default += others
     if any(other.rows for other in others):
       pages.append(document([tables.agreement(tracks[0], others)]))
-  fill("README.md", "".join(front) or NOTHING)
-  text = "# All tables of the leaderboard\n\n" + "\n".join(pages)
-  storage.write(HERE / "tables.md", text.rstrip() + "\n")
+  storage.write(HERE / "tables.md", "\n".join(pages).rstrip() + "\n")
   fill("columns.md", "\n".join(columns))
-  if default:
-    claims = yaml.safe_load((HERE / "papers.yaml").read_text("utf-8"))
-    fill("papers.md", tabulated(published(default, claims), "pipe", "left") + "\n\n")
+  newest = default[0]
+  answers = tabulated(tables.answers(newest), "pipe", "left")
+  fill("README.md", f"{answers}\n\n{pictures(newest)}")
+  claims = yaml.safe_load((HERE / "papers.yaml").read_text("utf-8"))
+  fill("papers.md", tabulated(published(default, claims), "pipe", "left") + "\n\n")
 
 
-def shown(suite: Suite, board: Board, folder: str) -> str:
-  """Return what to use by a track of a suite, and its heat maps."""
-  text = (
-    f"## Suite {suite.name}: what to use\n\n{tabulated(tables.answers(board), 'pipe', 'left')}\n\n"
-  )
-  for side, caption in CAPTION.items():
-    if any(each == side for _, each in board.columns):
-      text += f"![{caption}]({Path(folder, f'default-{side}.svg').as_posix()})\n\n{caption}\n\n"
-  return text
+def pictures(board: Board) -> str:
+  """Return the heat maps of a track, as Markdown, each with its caption."""
+  shown = [
+    f"![{caption}]({board.suite.name}/default-{side}.svg)\n\n{caption}\n\n"
+    for side, caption in CAPTION.items()
+    if any(each == side for _, each in board.columns)
+  ]
+  return "".join(shown)
 
 
 if __name__ == "__main__":

@@ -89,8 +89,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   files.append(File.generated(config, "options.md", content=options()))
   files.remove(files.get_file_from_path("leaderboard/tables.md"))  # in place of it:
   records = ROOT / "docs/leaderboard/records"
-  suites = ((Suite.read(), records), (Suite.read(FOLDER / "2.yaml"), records / "2"))
-  tracks = [board for suite, rows in suites for board in boards(suite, of_folder(rows, suite))]
+  suites = [Suite.read(FOLDER / f"{name}.yaml") for name in ("2", "1")]
+  tracks = [
+    each for suite in suites for each in boards(suite, of_folder(records / suite.name, suite))
+  ]
   made = leaderboard.page(tracks, back="index.html")
   files.append(File.generated(config, "leaderboard/leaderboard.html", content=made))
   files.append(File.generated(config, "assets/tables.js", content=sorting()))

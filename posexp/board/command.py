@@ -6,8 +6,8 @@ examples:
   python -m posexp.leaderboard encoding=mine plugins=mine.py --quick     # a provisional one
   python -m posexp.leaderboard encoding=rope,none,alibi --columns copy,recall workers=4
   python -m posexp.leaderboard encoding=rope rope.p=0.75 --name p-rope   # options of an encoding
-  python -m posexp.leaderboard --suite 2 --for 170m     # what is missing, until the time is up
-  python -m posexp.leaderboard --verify leaderboard/mine.parquet plugins=mine.py
+  python -m posexp.leaderboard --for 170m               # what is missing, until the time is up
+  python -m posexp.leaderboard --verify leaderboard/2/mine.parquet plugins=mine.py
 
 A row is checked (posexp.check), the machine is compared with published runs, options are tuned, and
 the final seeds are trained: as many runs at once as there are cores, each on one. The same command
@@ -55,8 +55,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     "train what is missing, what is worth most first, and stop in time; type it again to go on"
   )
   option("--for", metavar="170m", dest="time", type=duration, help=about)
-  option("--out", metavar="DIR", type=Path, help="default: leaderboard")
-  option("--suite", metavar="FILE", help="another suite: a file, or a name such as 2-large")
+  option("--out", metavar="DIR", type=Path, help="default: leaderboard/SUITE")
+  suite = "a name such as 1 or 2-large, or a file of your own; default: 2"
+  option("--suite", metavar="SUITE", default="2", help=suite)
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
@@ -78,11 +79,10 @@ def leaderboard(args: argparse.Namespace) -> None:
   doing("reading the suite")
   from posexp.board import suite as suites
 
-  brought = suites.FOLDER / f"{args.suite or 1}.yaml"
+  brought = suites.FOLDER / f"{args.suite}.yaml"
   suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
-  own = "" if suite.name == "1" else suite.name  # rows of other suites stand apart
-  args.records = PUBLISHED / own if args.records is None else args.records
-  args.out = Path("leaderboard", own) if args.out is None else args.out
+  args.records = PUBLISHED / suite.name if args.records is None else args.records
+  args.out = Path("leaderboard", suite.name) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}
   if args.verify:
     verify(args, suite)

@@ -129,10 +129,11 @@ class Suite:
   rows: dict[str, str] = dataclasses.field(default_factory=dict)  # "rope rope.p=0.25", by name
 
   @classmethod
-  def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
+  def read(cls, file: Path) -> Suite:
     """Return the suite in a file; raise UserError if there is none, or it is not complete."""
     if (data := reading.read(file)) is None:
-      raise UserError(f"{file}: there is no such suite; posexp brings {near(FOLDER / '1.yaml')}")
+      brought = ", ".join(sorted(each.stem for each in FOLDER.glob("*.yaml")))
+      raise UserError(f"{file}: there is no such suite; posexp brings {brought}")
     try:
       given = reading.parse_yaml(data)
       if "of" in given:

@@ -159,9 +159,10 @@ def answers(board: Board) -> Table:
     best = cells[top[0]]
     scores = [best, *(cells.get(anchor) for anchor in ANCHORS)]
     shown = [MISSING if c is None else best.score.number(c.estimate.mean) for c in scores]
-    least = board.detectable(column, side)
+    least, metric = board.detectable(column, side), best.score.metric
     rows.append([
-      column.label, "longer" if side == "beyond" else "as trained",
+      column.label if metric.percent else f"{column.label}, in {metric.title}",
+      "longer" if side == "beyond" else "as trained",
       named(top, len(cells)) if len(top) > MOST else ", ".join(top), rest or MISSING, *shown,
       MISSING if least is None else best.score.number(least, "+").removeprefix("+"),
     ])  # fmt: skip

@@ -243,7 +243,7 @@ def test_a_suite_gets_a_column_and_no_row_is_trained_again(home):
 
 
 def test_the_suite_is_complete_and_fits_its_budget():
-  suite = Suite.read(FOLDER / "1.yaml")
+  suite = Suite.read(FOLDER / "2.yaml")
   assert len(suite.columns) >= 8
   whole = len(suite.whole.rates) * 2 * len(suite.whole.trial_seeds) + 2 * suite.whole.seeds
   quick = len(suite.quick.rates) * len(suite.quick.trial_seeds) + suite.quick.seeds

@@ -140,7 +140,8 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
 
 
 WORKFLOW = Path(__file__).parents[2] / ".github/workflows/entries.yml"
-NAMES = {"mine": True, "1-small/p rope": True, "-v": True, 'a"b': False, "a\nb": False, "ü": False}
+NAMES = {"2/mine": True, "1-small/p rope": True, "2/-v": True, "mine": False}
+NAMES |= {'2/a"b': False, "2/a\nb": False, "2/ü": False}
 
 
 @pytest.mark.skipif(not WORKFLOW.exists(), reason="an sdist has no workflows")
@@ -173,4 +174,4 @@ def test_the_workflow_verifies_every_record_or_fails(tmp_path, name):
   if NAMES[name]:
     assert f"docs/leaderboard/records/{name}.parquet" in calls.read_text().split("\n")
   else:
-    assert b"a row is NAME.parquet" in done.stderr
+    assert b"a row is SUITE/NAME.parquet" in done.stderr
