@@ -27,14 +27,13 @@ import yaml
 from posexp import storage
 from posexp.board import page, tables
 from posexp.board.standings import LEVEL, Board, Cell, Standing, boards, of_folder
-from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
+from posexp.board.suite import FOLDER, SUITES, Suite, beginning_of, examples_of
 from posexp.board.trust import SEEDS, config_of
 from posexp.reporting.significance import Difference, holm
 from posexp.reporting.text import MISSING, Section, Table, document, tabulated
 
 HERE = Path(__file__).parents[1] / "docs" / "leaderboard"
 BLOCK = re.compile(r"(<!-- tables -->\n).*?(<!-- end -->)", re.S)
-SUITES = ("2", "1")  # in the order in which the pages show them
 ANCHORS = ("none", "rope")  # whose runs calibration compares
 CAPTION = {
   "beyond": "Worth on inputs longer than all of training: 0 is a guess, and 1 is all right.",

@@ -31,7 +31,7 @@ from mkdocs.structure.toc import AnchorLink
 
 from posexp.board import page as leaderboard
 from posexp.board.standings import boards, of_folder
-from posexp.board.suite import FOLDER, Suite
+from posexp.board.suite import FOLDER, SUITES, Suite
 from posexp.config.help import LINE, paths
 from posexp.reporting import page as report
 
@@ -89,7 +89,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   files.append(File.generated(config, "options.md", content=options()))
   files.remove(files.get_file_from_path("leaderboard/tables.md"))  # in place of it:
   records = ROOT / "docs/leaderboard/records"
-  suites = [Suite.read(FOLDER / f"{name}.yaml") for name in ("2", "1")]
+  suites = [Suite.read(FOLDER / f"{name}.yaml") for name in SUITES]
   tracks = [
     each for suite in suites for each in boards(suite, of_folder(records / suite.name, suite))
   ]

@@ -56,8 +56,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   )
   option("--for", metavar="170m", dest="time", type=duration, help=about)
   option("--out", metavar="DIR", type=Path, help="default: leaderboard/SUITE")
-  suite = "a name such as 1 or 2-large, or a file of your own; default: 2"
-  option("--suite", metavar="SUITE", default="2", help=suite)
+  suite = "a name such as 1 or 2-large, or a file of your own; default: the newest, 2"
+  option("--suite", metavar="SUITE", help=suite)
   record = "folder of published rows; default: those of this checkout"
   option("--records", metavar="DIR", type=Path, help=record)
   option("--verify", metavar="FILE", type=Path, help="check an entry before it is published")
@@ -79,8 +79,9 @@ def leaderboard(args: argparse.Namespace) -> None:
   doing("reading the suite")
   from posexp.board import suite as suites
 
-  brought = suites.FOLDER / f"{args.suite}.yaml"
-  suite = suites.Suite.read(brought if brought.exists() else Path(args.suite))
+  name = args.suite or suites.SUITES[0]
+  brought = suites.FOLDER / f"{name}.yaml"
+  suite = suites.Suite.read(brought if brought.exists() else Path(name))
   args.records = PUBLISHED / suite.name if args.records is None else args.records
   args.out = Path("leaderboard", suite.name) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}

@@ -36,7 +36,7 @@ TITLE = "Leaderboard of positional encodings"
 INTRODUCTION = (
   "Which encoding suits a task, by how much does it matter, and how sure is that? Rows are "
   "encodings, and columns are tasks, each of which needs one thing: to copy, to count, to look "
-  "something up. All rows have the same model, the same batches and as many trials.",
+  "something up. All rows have the same model and the same batches, and were tuned by one rule.",
   "Worth is 0 for a guess and 1 for what the task allows. A cell is empty where an encoding that "
   "is defined for causal attention only has no place in the task's encoder, or where nobody has "
   "trained it. A/A names a control that needs no order: what differs there at the lengths of "

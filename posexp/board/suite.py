@@ -23,6 +23,7 @@ from posexp import reading, storage
 from posexp.errors import UserError, near
 
 FOLDER = Path(__file__).with_name("suites")
+SUITES = ("2", "1")  # the newest first, which is meant where none is named
 SIDES = ("within", "beyond")  # the lengths of training, and longer ones
 # The rate alone is tuned, or an option of the encoding, too: by validation at the lengths of
 # training, or a little beyond them.

@@ -17,7 +17,7 @@ from posexp.__main__ import run_other
 from posexp.board import aggregates, page, tables, trust
 from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
-from posexp.board.suite import FOLDER, Suite, beginning_of, examples_of
+from posexp.board.suite import FOLDER, SUITES, Suite, beginning_of, examples_of
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.reporting.text import MISSING
@@ -243,7 +243,7 @@ def test_a_suite_gets_a_column_and_no_row_is_trained_again(home):
 
 
 def test_the_suite_is_complete_and_fits_its_budget():
-  suite = Suite.read(FOLDER / "2.yaml")
+  suite = Suite.read(FOLDER / f"{SUITES[0]}.yaml")
   assert len(suite.columns) >= 8
   whole = len(suite.whole.rates) * 2 * len(suite.whole.trial_seeds) + 2 * suite.whole.seeds
   quick = len(suite.quick.rates) * len(suite.quick.trial_seeds) + suite.quick.seeds
