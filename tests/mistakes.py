@@ -46,7 +46,14 @@ MISTAKES = [
   ("lr=0.01", "lr=0.01: there is no option lr; did you mean train.learning_rate?\n"),
   ("layers=3", "layers=3: there is no option layers; did you mean model.num_layers?\n"),
   ("model.heads=3", "model.heads=3: there is no option model.heads; did you mean model.num_head"),
-  ("vocab=300", "vocab=300: there is no option vocab; did you mean task.vocab_size?\n"),
+  (
+    "encoding.rope.base=5",
+    "encoding.rope.base=5: there is no option encoding.rope.base; did you mean rope.base, with e",
+  ),
+  (
+    "rpr.clip=4",
+    "rpr.clip=4: there is no option rpr.clip; did you mean train.clip? The options of rpr are k, ",
+  ),
   ("epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
   ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding?"),
   ("+rpr.k=3 encoding=rpr", "Could not append to config. An item is already at 'rpr.k'"),

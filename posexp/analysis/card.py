@@ -44,7 +44,9 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -
   The short one has the encoding's docstring up to its formula, and no `DETAILS`.
   """
   kind = type(encoding)
-  about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
+  about = "no positions" if kind is Encoding else inspect.cleandoc(kind.__doc__ or "")
+  if about.startswith(f"{kind.__name__}("):  # dataclasses sign a class that has no docstring
+    about = ""
   if whole:
     shown = {label: text for label, text in rows.items() if label != "suits"}
   else:
@@ -53,7 +55,7 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -
     about = "\n\n".join(paragraphs[: formula + 1])
     shown = {label: text for label, text in rows.items() if label not in DETAILS}
   shown_lines = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]
-  return [name, textwrap.indent(about, "  "), "", *shown_lines]
+  return [name, *filter(None, [textwrap.indent(about, "  ")]), "", *shown_lines]
 
 
 def entered(parts: Iterable[str]) -> str:

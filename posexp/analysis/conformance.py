@@ -171,7 +171,7 @@ class Property(NamedTuple):
   @property
   def claim(self) -> str:
     """What holds, in words."""
-    return self.check.__doc__.removeprefix("Check that ")
+    return (self.check.__doc__ or self.name).removeprefix("Check that ")
 
   def sides(self, encoding: Encoding) -> list[bool]:
     """Return the kinds of attention to check: True for causal, False for both directions."""

@@ -29,11 +29,12 @@ class Parser(argparse.ArgumentParser):
   """A parser for `python -m posexp.<name>` whose mistakes are UserErrors.
 
   `about` is the docstring of the command's module: its first paragraph stands above the options in
-  the help, the others below them. `overrides` is the help of Hydra's, if the command takes some.
+  the help, the others below them; None, as with `python -OO`, leaves them out. `overrides` is the
+  help of Hydra's, if the command takes some.
   """
 
-  def __init__(self, name: str, about: str, overrides: str = "", **kwargs: Any):
-    description, _, examples = about.partition("\n\n")
+  def __init__(self, name: str, about: str | None, overrides: str = "", **kwargs: Any):
+    description, _, examples = (about or "").partition("\n\n")
     super().__init__(
       prog=f"python -m posexp.{name}",
       description=description,

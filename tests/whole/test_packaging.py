@@ -93,8 +93,8 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   (tmp_path / "mine/experiment/three.yaml").write_text(text)
   found, *configs, shown = python("-c", TYPED, cwd=tmp_path, path=home).split("---\n")
   package, folder = map(Path, found.split())
-  for words in ("posexp", "posexp.train"):
-    said = python("-m", words, "--version", cwd=tmp_path, path=home)
+  for typed in ("-m posexp", "-m posexp.train", "-OO -m posexp.report"):
+    said = python(*typed.split(), "--version", cwd=tmp_path, path=home)
     assert said == f"posexp {posexp.__version__}\n"
   assert package.parent == Path(home, "posexp")
   assert {f"configs/{file.relative_to(folder)}" for file in folder.rglob("*.yaml")} == CONFIGS
