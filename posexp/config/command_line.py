@@ -31,7 +31,7 @@ from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
 from posexp.config.overrides import check_composed, check_hydra_option, read, register
-from posexp.config.schema import flat, nearest, not_a_value, suggestion
+from posexp.config.schema import flat, nearest, not_a_value, suggestion, summary
 from posexp.errors import UserError
 
 ABOUT = """\
@@ -200,10 +200,12 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   return cfg
 
 
-def _names(group: str) -> list[str]:
-  """Return the names in a group, without those in folders of the user's own."""
+def _choices(group: str) -> dict[str, str]:
+  """Return the summary of each file in a group by its name, without folders of the user's own."""
   own = sorted((config.CONFIGS / group).glob("*.yaml"))
-  return [*(file.stem for file in own), *(plugins.found(group) if group in plugins.GROUPS else ())]
+  others = plugins.found(group) if group in plugins.GROUPS else ()
+  said = {file.stem: summary(file.read_text(encoding="utf-8")) for file in own}
+  return said | dict.fromkeys(others, "")
 
 
 def _check_given(given: Sequence[Override]) -> None:
@@ -216,7 +218,7 @@ def _check_given(given: Sequence[Override]) -> None:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
     group = o.key_or_group in GROUPS or "/" in o.key_or_group
     if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
-      raise config.unknown_name(o.key_or_group, o.value(), _names(o.key_or_group))
+      raise config.unknown_name(o.key_or_group, o.value(), [*_choices(o.key_or_group)])
   for o in given:
     key = o.key_or_group
     if key in sections - GROUPS and not o.is_delete() and not isinstance(o.value(), dict):
@@ -344,7 +346,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
       return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
-    return config.unknown_name(group, name, error.options or _names(group))
+    said = _choices(group)
+    return config.unknown_name(group, name, error.options or [*said], said)
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
   if isinstance(error, InterpolationResolutionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -13,7 +13,7 @@ from posexp.config import plugins
 from posexp.config.arguments import within
 from posexp.config.command_line import trainer
 from posexp.config.composed import encodings_node, options
-from posexp.config.schema import nearest
+from posexp.config.schema import nearest, summary
 from posexp.errors import UserError
 
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<comment>.*))?$")
@@ -34,12 +34,10 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
   comments = _comments([*(folder / "train.yaml" for folder in folders), *_files(cfg, choices)])
   for group in choices.keys() & plugins.GROUPS.keys():
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
-  sections = {group: [f"{group}=NAME: {', '.join(choice)}"] for group, choice in choices.items()}
-  large = [name for name in experiments if not name.endswith("_small")]
-  width = max(map(len, large), default=0)
-  questions = [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]
+  sections = {group: [f"{group}=NAME:", *_listed(files)] for group, files in choices.items()}
+  large = {name: file for name, file in experiments.items() if not name.endswith("_small")}
   what = "experiment=NAME, a sweep that is kept in a file; NAME_small in 6 to 60 minutes:"
-  sections["experiment"] = [what, *questions]
+  sections["experiment"] = [what, *_listed(large)]
   values = OmegaConf.to_container(options(cfg))
   for path, line in paths(yaml.safe_dump(values, sort_keys=False)):
     section, comment = path.partition(".")[0], comments.get(path)
@@ -62,12 +60,12 @@ sections, each by itself with --help SECTION, as in --help {own[0]}:
   return within("\n\n".join([*begin, *shown]))
 
 
-def _question(file: Path) -> str:
-  """Return the first comment of an experiment's file, which says what it asks; "" if there
-  is none.
-  """
-  comments = re.findall(r"^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE)
-  return comments[0] if comments else ""
+def _listed(files: Mapping[str, Path]) -> Iterator[str]:
+  """Yield a line for each name, with what its file says of it."""
+  width = max(map(len, files), default=0)
+  for name, file in files.items():
+    said = summary(file.read_text(encoding="utf-8")) if file.suffix == ".yaml" else ""
+    yield f"  {name:<{width}}  {said}".rstrip()
 
 
 def _files(cfg: DictConfig, choices: dict[str, dict[str, Path]]) -> Iterator[Path]:

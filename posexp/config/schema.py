@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -102,21 +103,41 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
   return "--help lists the options"
 
 
-def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
+def unknown_name(
+  group: str, name: Any, names: Sequence[str], said: Mapping[str, str] | None = None
+) -> UserError:
   """Return the error for a choice that does not exist; `names` are the choices that do.
 
-  The message suggests the nearest names. It also lists all names or, if they are too many, gives
-  their number and the command that lists them.
+  The message suggests names that are spelled alike, or whose summary in `said` has a word that was
+  typed. It also lists all names or, if they are too many, gives their number and the command that
+  lists them.
   """
   typed, known = str(name)[:LISTED].lower(), f" (known: {', '.join(names)})" if names else ""
   near = nearest(typed, names, cutoff=0.8)
-  parts = (each for each in names if len(typed) > 2 and typed in each.lower())
-  close = [near] if near else sorted(parts, key=len)[:3]
+  parts = sorted((each for each in names if len(typed) > 1 and typed in each.lower()), key=len)
+  close = [near] if near else parts[:3] or _named_in(typed, said or {})
   close = close or [each for each in [nearest(typed, names)] if each]
   hint = f"; did you mean {' or '.join(close)}?" if close else ""
   if len(known) > LISTED:
     known = f" ({len(names)} are known: python -m posexp.train --help {group.partition('.')[0]})"
   return UserError(f"{group}={brief(name)}: no such {group}{hint}{known}")
+
+
+def summary(text: str) -> str:
+  """Return the first sentence of the comment at the head of a config file; "" if it has none."""
+  lines = (line for line in text.splitlines() if not line.startswith("# @package"))
+  head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+  return re.split(r"(?<=[.?])\s+(?=[A-Z])", " ".join(line.lstrip("# ") for line in head))[0]
+
+
+def _named_in(typed: str, said: Mapping[str, str]) -> list[str]:
+  """Return the at most three names of whose summaries one has a word that was typed."""
+  words = (word.rstrip("s") for word in re.findall(r"[a-z0-9]{2,}", typed))
+  found = (
+    [name for name, text in said.items() if re.search(rf"\b{word}s?\b", f"{name} {text}", re.I)]
+    for word in words
+  )
+  return min((each for each in found if 0 < len(each) <= 3), key=len, default=[])
 
 
 def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
