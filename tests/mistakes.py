@@ -17,6 +17,7 @@ MISTAKES = [
     "shaw_keys_values? (46 are known: python -m posexp.train --help experiment)\n",
   ),
   ("model=tin", "model=tin: no such model; did you mean tiny? (19 are known: python -m posexp"),
+  ("--help scan", "--help scan: no such section; task=scan --help task shows this task\n"),
   ("--help tsk", "--help tsk: no such section; did you mean task? --help alone has an index\n"),
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),

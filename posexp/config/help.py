@@ -50,7 +50,9 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
   for name in asked:
     if name not in sections:
       close = f"did you mean {near}? " if (near := nearest(name, sections)) else ""
-      raise UserError(f"--help {name}: no such section; {close}--help alone has an index")
+      way_out = [f"{g}={name} --help {g} shows this {g}" for g in choices if name in choices[g]]
+      way_out.append(f"{close}--help alone has an index")
+      raise UserError(f"--help {name}: no such section; {way_out[0]}")
   index = f"""
 sections, each by itself with --help SECTION, as in --help {own[0]}:
   {", ".join(order[: -len(own)])}
