@@ -66,7 +66,7 @@ def inspect(argv: list[str]) -> list[Path]:
   named = dict(word.split("=", 1) for word in own)
   if len(named) < len(own) or "" in named.values():
     raise UserError(f"{' '.join(own)}: give one folder, text or number with each of them")
-  folder, out = (named.get(key) and Path(named[key]) for key in ("run", "out"))
+  folder, out = (named.get(key) and Path(named[key]).expanduser() for key in ("run", "out"))
   shown = positions_of(named)
   options = [word for word in argv if word not in own]
   if folder and options:
@@ -106,7 +106,7 @@ def side_by_side(
   count = positions_of(named)["positions"]
   prefix = sources[0].name.partition(":")[0]
   names = [re.sub(r"[^\w.-]+", "-", word.removeprefix(f"{prefix}:")).strip("-.") for word in models]
-  out = Path(named.get("out") or Path("inspect", prefix, folder_name(names)))
+  out = Path(named.get("out") or Path("inspect", prefix, folder_name(names))).expanduser()
   return lambda: sources[0].inspect(models, out, count), out
 
 

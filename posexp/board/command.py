@@ -105,7 +105,7 @@ def how_of(args: argparse.Namespace) -> list[str]:
 def place_of(args: argparse.Namespace) -> Path:
   """Return the folder of all runs."""
   given = (o.value() for o in args.overrides if o.key_or_group == "runs")
-  return Path(str(next(given, args.out / "runs")))
+  return Path(str(next(given, args.out / "runs"))).expanduser()
 
 
 def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:

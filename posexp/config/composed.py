@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -211,6 +212,8 @@ def known_alone(config: dict[str, Any]) -> dict[str, Any]:
     raise unknown_option(str(unknown[0]), value, *options_for(there, [config.get("encoding")]))
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
+  # Not every shell expands ~ after runs=, and no folder should have that name.
+  config |= {key: os.path.expanduser(config[key]) for key in ("runs", "init") if config[key]}
   for key in ("seeds", "budget", "tune", "workers", "plugins"):  # of a sweep, or read already
     config.pop(key, None)
   for key in ("labels", "until", "margin"):

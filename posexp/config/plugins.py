@@ -126,7 +126,7 @@ def load(files: Iterable[str | Path]) -> None:
     UserError: a file cannot be loaded, or a name or a value in its tables is not valid.
   """
   for file in files:
-    path = Path(file).resolve()
+    path = Path(file).expanduser().resolve()
     try:
       source = path.read_bytes()
     except OSError as error:

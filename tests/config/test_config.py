@@ -96,6 +96,12 @@ def test_interpolations_are_resolved():
   assert config["train"]["warmup"] == 7
 
 
+def test_a_folder_under_home_is_found_whatever_the_shell(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  config = resolve(compose(["runs=~/thesis", "init=~/thesis/seed=0"]))
+  assert (config["runs"], config["init"]) == ("/home/me/thesis", "/home/me/thesis/seed=0")
+
+
 @pytest.mark.parametrize(
   ("typed", "size"),
   [([], 2048), (["word"], 2048), (["byte"], None), (["char"], None), (["bpe", "300"], 300)],
