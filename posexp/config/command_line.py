@@ -208,6 +208,13 @@ def _choices(group: str) -> dict[str, str]:
   return said | dict.fromkeys(others, "")
 
 
+def _choice_named(name: Any) -> str:
+  """Return the choice of this name as one types it, as in "encoding=rope"; "" if there is none."""
+  groups = ("encoding", "task", "model", "experiment")
+  named = (group for group in groups if isinstance(name, str) and name in _choices(group))
+  return next((f"{group}={name}" for group in named), "")
+
+
 def _check_given(given: Sequence[Override]) -> None:
   """Raise UserError for a name that is longer than a file's can be, and for a value that is given
   to a whole section of options.
@@ -346,6 +353,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
       return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
+    if meant := _choice_named(name):
+      return UserError(f"{group}={name}: no such {group}; did you mean {meant}?")
     said = _choices(group)
     return config.unknown_name(group, name, error.options or [*said], said)
   if isinstance(error, yaml.YAMLError):
@@ -355,8 +364,11 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   match = re.match(r"Could not override '(.*)'", str(error))
   if match and isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
     value = next((o.value() for o in overrides if o.key_or_group == match[1]), "")
-    others = [o for o in overrides if o.key_or_group != match[1]]
-    return config.unknown_option(match[1], value, *_known_options(others))
+    known, unread = _known_options([o for o in overrides if o.key_or_group != match[1]])
+    elsewhere = any(key.rpartition(".")[2] == match[1] for key in known)
+    if (meant := _choice_named(value)) and "." not in match[1] and not elsewhere:
+      return UserError(f"{match[1]}={value}: there is no option {match[1]}; did you mean {meant}?")
+    return config.unknown_option(match[1], value, known, unread)
   told = (str(e).splitlines() for e in (error, error.__cause__) if e)
   lines = [" ".join(each[: 1 + each[0].endswith(":")]) for each in told if each]
   return UserError(": ".join(line for line in lines if line))
