@@ -268,7 +268,10 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   elif near and near != near.strip():
     way_out = f"take the blanks out of {near!r}"
   elif near:
-    way_out = f"did you mean {typed(f'task.{option}', near)}"
+    missing = {each: column for each, column in wanted(task).items() if column not in columns}
+    meant = {each: nearest(column, columns) for each, column in missing.items()} | {option: near}
+    way_out = " ".join(typed(f"task.{each}", found) for each, found in meant.items() if found)
+    way_out = f"did you mean {way_out}?"
   else:
     way_out = f"set task.{option} to one of them"
     names = wanted(task)

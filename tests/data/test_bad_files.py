@@ -47,7 +47,7 @@ CLASSES = [
   ("a.csv", b"text,label\nWell, x,1\nOh, y,2\n", "line 2: 3 fields where the header has 2"),
   ("a.csv", b"text,label\n3, x,1\nOh, y,2\n", "line 3: 3 fields where the header has 2"),
   ("a.csv", b"text,label\nx,1,\ny,2,\n", "line 2: 3 fields where the header has 2"),
-  ("a.csv", b"TEXT,label\nx,1\n", "did you mean task.text=TEXT"),
+  ("a.csv", b"TEXT,Label\nx,1\n", "did you mean task.text=TEXT task.label=Label?"),
   (
     "a.csv",
     b"a b c d,1\nx y z u v,2\n",
