@@ -23,6 +23,7 @@ MISTAKES = [
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
   ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
   ("encoding=nope", "encoding=nope: no such encoding; did you mean none? (32 are known: python -m"),
+  ("encoding=\udcff", "encoding=�: no such encoding (32 are known: python -m"),
   ("encoding=T5_bias", "encoding=T5_bias: no such encoding; did you mean t5? (32 are known: pytho"),
   ("-m pe=rope,none", "pe=rope: there is no option pe; did you mean encoding=rope?\n"),
   ("x=[rope]", "x=[rope]: there is no option x; --help lists the options\n"),

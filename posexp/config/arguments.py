@@ -204,12 +204,10 @@ def command(
 ) -> Callable[[], None]:
   """Return the `main` of a command, which does its work with the arguments that were typed.
 
-  `first` is as in `run`. Texts are printed in UTF-8, as those that are read.
+  `first` is as in `run`.
   """
 
   def main() -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
-      sys.stdout.reconfigure(encoding="utf-8")
     run(lambda argv: kept(argv, lambda words: work(arguments(words))), first)
 
   main.__doc__ = sys.modules[work.__module__].__doc__  # which `python -m posexp` lists
@@ -299,6 +297,8 @@ def status_of(work: Callable[[], int]) -> int:
   After a UserError or an OSError, which becomes one line on stderr, the status is 2. If standard
   output is a pipe whose reader has ended, it is 1.
   """
+  if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
+    sys.stdout.reconfigure(encoding="utf-8")  # as texts that are read, whatever the locale
   os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed where its commands run
   try:
     status = work()

@@ -221,10 +221,10 @@ def _check_given(given: Sequence[Override]) -> None:
   """
   sections = _sections()
   for o in given:
-    if len(o.key_or_group.encode()) > NAME:
+    if len(o.key_or_group.encode(errors="replace")) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
     group = o.key_or_group in GROUPS or "/" in o.key_or_group
-    if group and not o.is_delete() and len(show(o.value()).encode()) > NAME:
+    if group and not o.is_delete() and len(show(o.value()).encode(errors="replace")) > NAME:
       raise config.unknown_name(o.key_or_group, o.value(), [*_choices(o.key_or_group)])
   for o in given:
     key = o.key_or_group

@@ -69,5 +69,4 @@ def parse(args: argparse.Namespace) -> None:
 
 def main() -> None:
   """Parse with a trained run: `python -m posexp.parse RUN "The cat sat ."`."""
-  sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
   run(lambda argv: parse(arguments(argv)), "opening the run")

@@ -24,7 +24,7 @@ CONFIGS = {str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.yaml"
 
 def python(*argv, cwd, path):
   """Runs Python in `cwd` with `path` before everything else; returns its output."""
-  env = os.environ | {"PYTHONPATH": str(path)}
+  env = os.environ | {"PYTHONPATH": str(path), "PYTHONIOENCODING": "ascii"}
   command = [sys.executable, *argv]
   done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr
