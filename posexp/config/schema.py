@@ -90,16 +90,16 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
   siblings = [
     o for o in (*options, *(others if section else ())) if o.rpartition(".")[0] == section
   ]
-  own = f"the options of {section} are {', '.join(each.rpartition('.')[2] for each in siblings)}"
+  own = f"options of {section} are {', '.join(each.rpartition('.')[2] for each in siblings)}"
   below = key.partition(".")[2]  # encoding.rope.base: rope.base
   close = [below] if below in {*options, *others} else []
   if close := close or closest(name, siblings, options, () if section else others):
     elsewhere = siblings and not {*close} & {*siblings}
     close = [f"{o}, with encoding={o.partition('.')[0]}," if o in others else o for o in close]
     hint = f"did you mean {' or '.join(close[:3]).removesuffix(',')}?"
-    return f"{hint} {own[0].upper()}{own[1:]}" if elsewhere and len(own) <= LISTED else hint
+    return f"{hint} The {own}" if elsewhere and len(own) <= LISTED else hint
   if section and siblings:
-    return own
+    return f"the {own}"
   return "--help lists the options"
 
 
