@@ -66,8 +66,8 @@ def _listed(files: Mapping[str, Path]) -> Iterator[str]:
   """Yield a line for each name, with what its file says of it."""
   width = max(map(len, files), default=0)
   for name, file in files.items():
-    said = summary(file.read_text(encoding="utf-8")) if file.suffix == ".yaml" else ""
-    yield f"  {name:<{width}}  {said}".rstrip()
+    text = file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".yaml" else ""
+    yield f"  {name:<{width}}  {summary(text)}".rstrip()
 
 
 def _files(cfg: DictConfig, choices: dict[str, dict[str, Path]]) -> Iterator[Path]:
@@ -89,7 +89,7 @@ def _comments(files: Iterable[Path]) -> dict[str, str]:
   """Return the comment of each option, by its full key, from the first file that has one."""
   comments: dict[str, str] = {}
   for file in files:
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     whole = file.stem == "train" or "# @package _global_" in text
     for path, line in paths(text):
       if comment := LINE.match(line)["comment"]:

@@ -273,6 +273,7 @@ def test_only_our_own_info_is_shown(command):
 
 
 def test_help_shows_choices_and_options_with_their_comments(command, mine):
+  Path("mine/task/latin.yaml").write_bytes(b"# Caf\xe9s.\nname: latin\n")
   (status, out, err), configs = command("--help", MINE, "encoding=rpr", "rpr.k=5")
   assert (status, configs, err) == (0, [], "")
   listed = re.search(r"^encoding=NAME:\n(.*?)^  encoding: rpr$", out, re.MULTILINE | re.DOTALL)[1]
@@ -281,6 +282,7 @@ def test_help_shows_choices_and_options_with_their_comments(command, mine):
   assert re.search(r"\n  clip +How far\?\n", out)
   assert re.search(r"\n  shaw_clip_k +How far must relative positions reach\?\n", out)
   assert "shaw_clip_k_small" not in out
+  assert re.search(r"\n  latin +Caf.s\.\n", out)
   assert re.search(r"\n  own\n", out)
   lines = [" ".join(line.split()) for line in out.splitlines()]
   assert "encoding: rpr" in lines
