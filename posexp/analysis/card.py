@@ -55,7 +55,7 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str], *, whole: bool) -
     about = "\n\n".join(paragraphs[: formula + 1])
     shown = {label: text for label, text in rows.items() if label not in DETAILS}
   shown_lines = [wrapped(text, f"{label:<{INDENT}}") for label, text in shown.items()]
-  return [name, *filter(None, [textwrap.indent(about, "  ")]), "", *shown_lines]
+  return [name, *([textwrap.indent(about, "  ")] if about else []), "", *shown_lines]
 
 
 def entered(parts: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Cards and figures: what they say is what the formulas say, for every encoding that is listed."""
 
-import dataclasses
 import functools
 import json
 import random
@@ -59,11 +58,6 @@ def test_every_encoding_has_its_card_by_existing(name):
   covered = card.coverage(model, found)
   assert (covered["covers"] == "nothing") == (name == "none")
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
-
-
-def test_an_encoding_need_not_say_what_it_is():
-  bare = dataclasses.make_dataclass("Bare", [("k", int, 3)], bases=(Encoding,), frozen=True)
-  assert card.lines("bare", bare(), {"options": "k=3"}, whole=True)[:2] == ["bare", ""]
 
 
 @pytest.mark.parametrize("encoding", [RPR(k=3), Learned(), Encoding()], ids=str)

@@ -1,12 +1,13 @@
 """An encoding in numbers: tables on the terminal, and vectors for Python."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
-from posexp import UserError, inspect, vectors
-from posexp.analysis import plotting, values
+from posexp import Encoding, UserError, inspect, vectors
+from posexp.analysis import card, plotting, values
 from posexp.encodings import encoding
 
 pytestmark = pytest.mark.usefixtures("few_positions")
@@ -25,6 +26,11 @@ def test_few_positions_are_shown_in_numbers():
   ]  # fmt: skip
   shown = values.of_pairs(encoding("t5", buckets=4, max_distance=3), True, values.tokens("a b c"))
   assert shown[1:] == ["   a  b  c", "a  0", "b  1  0", "c  2  1  0"]
+
+
+def test_an_encoding_need_not_say_what_it_is():
+  bare = dataclasses.make_dataclass("Bare", [("k", int, 3)], bases=(Encoding,), frozen=True)
+  assert card.lines("bare", bare(), {"options": "k=3"}, whole=True)[:2] == ["bare", ""]
 
 
 def test_words_stand_beside_numbers_and_the_first_channels_of_wide_vectors(
