@@ -43,34 +43,28 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def lengths(args: argparse.Namespace) -> dict[str, Any]:
   """Measure a run at the lengths that were asked for, and print the result.
 
-  The examples are drawn for these lengths, the same for every run. The gate is passed by the score
-  on validation, whose lengths are those of training.
+  The examples are drawn for these lengths, the same for every run, from the symbols of training.
+  The gate is passed by the score on validation, whose lengths are those of training.
 
   Returns:
     A row for each length, whether the task was `learned`, and the `reach` among these lengths.
 
   Raises:
-    UserError: the run is of no diagnostic, a length is none of the task's, or the positions end
-      before all lengths.
+    UserError: the run is of no diagnostic, a length is none of the task's, or all lengths take more
+      positions, or more symbols, than the model has.
   """
   from posexp.training.restore import open_for
 
   trained = open_for("lengths", args.run, args.options)
-  try:
-    task: Any = dataclasses.replace(trained.setup.task, lengths=tuple(args.lengths))
-  except ValueError as error:
-    raise UserError(f"LENGTHS: {error}") from None
-  limit = trained.spec.positions.limit(trained.spec.encoding.limit)
-  tokens = task.prepare(trained.run.path).tokens
-  refused = {
-    length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
-    for length in task.lengths
-    if limit is not None and tokens[length] > limit
-  }
+  task: Any = trained.setup.task
+  refused = {}
+  for length in args.lengths:
+    if reason := lacking(trained, task, length):
+      refused[length] = reason
   possible = tuple(length for length in args.lengths if length not in refused)
   if not possible:
     raise UserError(f"LENGTHS: {next(iter(refused.values()))}; choose shorter ones")
-  rows = measured(trained, dataclasses.replace(task, lengths=possible))
+  rows = measured(trained, task, possible)
   within = task.measure(trained.data, trained.snapshot, "validation")["exact_match"]
   result = {
     "encoding": trained.run.config["encoding"],
@@ -88,9 +82,28 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   return result
 
 
-def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
+def lacking(trained: TrainedModel, task: Diagnostic, length: int) -> str:
+  """Return why a model cannot be measured at a length; "" if it can.
+
+  Raises:
+    UserError: it is no length of the task.
+  """
+  try:
+    asked = dataclasses.replace(task, lengths=(length,))
+  except ValueError as error:
+    raise UserError(f"LENGTHS: {error}") from None
+  if asked.symbols > task.symbols:
+    return f"takes {asked.symbols:,} symbols, and the model has {task.symbols:,}"
+  limit = trained.spec.positions.limit(trained.spec.encoding.limit)
+  tokens = asked.prepare(trained.run.path).tokens[length]
+  if limit is not None and tokens > limit:
+    return f"takes {tokens:,} tokens, and there are {limit:,} positions"
+  return ""
+
+
+def measured(trained: TrainedModel, task: Diagnostic, lengths: tuple[int, ...]) -> list[Row]:
   """Return a row for each length: exact match, with and without the end, and token accuracy."""
-  data, rows = task.prepare(trained.run.path), []
+  data, rows = dataclasses.replace(task.prepare(trained.run.path), tested=lengths), []
   for split in [split for split in ("test", "beyond") if split in data.splits]:
     predictions = task.predict(data, trained.snapshot, split)
     for length in data.lengths[split]:

@@ -141,7 +141,8 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
     if missing and len(start) > 1:
       own = key(text)
       split = next((name for name in missing if splits.draw(own, name) < SHARE), "train")
-    if remembering := [writer for writer in writers.values() if writer.keys]:
+    remembering = [writer for writer in writers.values() if writer.keys]
+    if remembering and split == "train":
       own = splits.exact_key(text)
       for writer in remembering:
         writer.repeated += own in writer.keys

@@ -91,7 +91,13 @@ def _content(path: str, version: tuple[int, int, int] | None) -> tuple[str, str]
   with opened(path) as file:
     digest = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     file.seek(0)
-    return digest, separated.quoting(file) if _ending(path) == ".tsv" else ""
+    if _ending(path) == ".tsv":
+      return digest, separated.quoting(file)
+    # Marks that enclose fields in a .csv may be text in a .tsv of the same bytes.
+    if _ending(path) == ".csv" and b"\t" in file.readline(BLOCK) and separated.has_marks(file):
+      file.seek(0)
+      digest += "" if separated.quoting(file) else ":csv"
+    return digest, ""
 
 
 def notes(path: str, wanted: Wanted) -> Iterator[str]:
@@ -100,6 +106,8 @@ def notes(path: str, wanted: Wanted) -> Iterator[str]:
     yield f"{path}: quotation marks enclose fields, as in a CSV, and are no part of the texts"
   if _ending(path) in (".csv", ".tsv"):
     named, numbered = next(records(path))[1], next(records(path, wanted))[1]
+    if "" in named:
+      yield f"{path}: the first column has no name, and is taken for the names of rows"
     if named.keys() != numbered.keys():
       yield f"{path}: columns by number, so the first row is data: {', '.join(named)[:60]}"
     marked = any(str(each)[:1] == '"' == str(each)[-1:] for each in named.values())

@@ -18,6 +18,7 @@ from posexp.errors import UserError
 
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 RECORD = 10_000  # lines of a row of a .tsv
+NAMES = 1_000  # row names of which none may occur twice
 TWICE = object()  # the value of a column that a row has more than once
 
 # A quoted field of a .tsv, and what need not be quoted there unless it has commas.
@@ -41,7 +42,8 @@ def rows(
   """Read the rows below a header: the place of each, and its fields by the names of columns.
 
   A first column without a name, as R writes row names, is named "". If all columns of `wanted` are
-  numbers and none of them is in the header, the first row is data and columns are named 1, 2, ...
+  numbers and not all of them are in the header, the first row is data and columns are named 1, 2,
+  ...
 
   Args:
     path: the file, for messages.
@@ -67,10 +69,11 @@ def rows(
   form: dict[str, Any] = {"delimiter": best, "quoting": quoting, "strict": True}
   table = csv.reader(_noted(parts, ends), **form)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
+  known: set[str] = set()  # the first row names
   try:
     header = next(filter(None, table), [])
     numbers = [str(number) for number in range(1, len(header) + 1)]
-    if wanted and set(wanted) <= set(numbers) - set(header):
+    if set(wanted) <= set(numbers) and not set(wanted) <= set(header):
       yield f"line {table.line_num}", by_name(zip(numbers, header, strict=True))
       header, fresh = numbers, False
     begun = table.line_num + 1
@@ -79,7 +82,10 @@ def rows(
         # Row names are numbers, or quoted as the header is; else it may be a text with a comma.
         numbered = fields[0].isdecimal()
         header = [""] * (numbered or (bool(quotes) and line.startswith('"'))) + header
-      if len(fields) == len(header) and (not numbered or fields[0].isdecimal()):
+      fits = len(fields) == len(header)
+      if fits and (not numbered or (fields[0].isdecimal() and fields[0] not in known)):
+        if numbered and len(known) < NAMES:
+          known.add(fields[0])
         yield f"line {table.line_num}", by_name(zip(header, fields, strict=True))
         fresh = False
       elif any(map(str.strip, fields)):
@@ -121,13 +127,18 @@ def quoting(file: BinaryIO) -> str:
   cannot be rows otherwise, or the fields that are quoted are those that need it: fields with
   quotation marks in them, or all that have commas. A text such as "Stop!" keeps its marks.
   """
-  if not any(b'"' in block for block in iter(lambda: file.read(1 << 20), b"")):
+  if not has_marks(file):
     return ""
   for quotes in ("doubled", "escaped"):
     file.seek(0)
     if _encloses(_records(file, escaped=quotes == "escaped")):
       return quotes
   return ""
+
+
+def has_marks(file: BinaryIO) -> bool:
+  """Return whether the rest of a file has a quotation mark."""
+  return any(b'"' in block for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def _records(file: BinaryIO, *, escaped: bool) -> Iterator[bytes]:

@@ -54,7 +54,7 @@ class Trained(NamedTuple):
   @property
   def rising(self) -> bool:
     """Whether the learning rate still rose at the last step."""
-    return self.warmup >= self.steps - 1
+    return self.warmup >= max(1, self.steps - 1)
 
   @property
   def improving(self) -> bool:

@@ -153,6 +153,7 @@ class Drawn(Answers):
   """Examples of a diagnostic, made anew in each step of training."""
 
   task: Diagnostic
+  tested: tuple[int, ...] = ()  # lengths to test, if they are not those of the task
 
   epoch: ClassVar[int] = 10_000  # since examples never end
   source: ClassVar[str] = "drawn anew in each step"
@@ -161,15 +162,16 @@ class Drawn(Answers):
   def lengths(self):
     task = self.task
     trained = tuple(range(task.shortest, task.longest + 1))
-    within = tuple(n for n in task.lengths if n <= task.longest)
-    beyond = tuple(n for n in task.lengths if n > task.longest)
+    tested = self.tested or task.lengths
+    within = tuple(n for n in tested if n <= task.longest)
+    beyond = tuple(n for n in tested if n > task.longest)
     by_split = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
     by_split |= {FURTHER: task.validated}
     return {split: each for split, each in by_split.items() if each}
 
   @functools.cached_property
   def blind(self):
-    return {n: self.task.chance(n) for n in self.task.lengths}
+    return {n: self.task.chance(n) for n in self.tested or self.task.lengths}
 
   def training(self, random, rows):
     lengths = random.choice(self.lengths["train"], rows)
@@ -217,6 +219,11 @@ class Diagnostic(Answering):
   def draw(self, random: np.random.Generator, n: int) -> Example:
     """Return an input of length n and its answer: symbols from 0 on, int arrays."""
     raise NotImplementedError
+
+  @property
+  def most(self) -> int:
+    """The greatest length of all examples."""
+    return max(self.longest, *self.lengths, *self.validated)
 
   def chance(self, n: int) -> float:
     """Return the exact match of the best guess that knows no order, at length n."""

@@ -62,6 +62,7 @@ class Tally(Diagnostic):
   """One symbol n times, to write n times: counting and stopping (Kazemnejad et al. 2023)."""
 
   symbols: ClassVar[int] = 16
+  blind: ClassVar[float] = 1.0  # counting needs no order
   name: Name = "tally"
 
   def draw(self, random, n):
@@ -80,7 +81,7 @@ class Copy(Diagnostic):
   reverse: bool = False
 
   def __post_init__(self):
-    if self.distinct and self.kinds < (most := max(self.lengths, default=0)):
+    if self.distinct and self.kinds < (most := self.most):
       raise ValueError(f"kinds must be at least {most} for distinct symbols, not {self.kinds}")
     super().__post_init__()
 
@@ -91,6 +92,12 @@ class Copy(Diagnostic):
   def draw(self, random, n):
     x = random.permutation(self.kinds)[:n] if self.distinct else random.integers(self.kinds, size=n)
     return x, x[::-1] if self.reverse else x
+
+  def chance(self, n):
+    """Return the number of bags over that of inputs, as all orders of a bag are equally likely."""
+    if self.distinct:
+      return 1 / math.factorial(n)
+    return math.comb(n + self.kinds - 1, n) / self.kinds**n
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +117,7 @@ class Addition(Diagnostic):
 
   @property
   def symbols(self) -> int:
-    places = max(self.longest, *self.lengths) + 1
-    return self.base + 1 + places * self.hints
+    return self.base + 1 + (self.most + 1) * self.hints
 
   def draw(self, random, n):
     a, b = random.integers(self.base, size=(2, n))  # the least digit first
@@ -130,6 +136,20 @@ class Addition(Diagnostic):
 
     plus = [self.base]
     return np.array(written(a) + plus + written(b)), np.array(written(total))
+
+  def chance(self, n):
+    """Return the share of pairs of numbers whose sum is the likeliest one of their bag of digits.
+
+    It is counted over at most a million pairs; for more, of which it is a few percent, it is 0.
+    """
+    if (pairs := self.base ** (2 * n)) > 1_000_000:
+      return 0.0
+    digits = np.indices([self.base] * (2 * n)).reshape(2 * n, pairs)
+    sums = self.base ** np.arange(n) @ (digits[:n] + digits[n:])
+    bags = self.base ** np.arange(2 * n) @ np.sort(digits, axis=0)
+    found, counts = np.unique(bags * 2 * self.base**n + sums, return_counts=True)
+    _, begins = np.unique(found // (2 * self.base**n), return_index=True)
+    return float(np.maximum.reduceat(counts, begins).sum() / pairs)
 
 
 @dataclasses.dataclass(frozen=True)

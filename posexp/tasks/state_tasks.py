@@ -168,7 +168,7 @@ class IndirectIndexing(Diagnostic):
   shifts: Count = 8
 
   def __post_init__(self):
-    most, least = max(self.longest, *self.lengths), min(self.shortest, *self.lengths)
+    most, least = self.most, min(self.shortest, *self.lengths)
     if self.kinds < most:
       raise ValueError(f"kinds must be at least {most} for symbols that differ, not {self.kinds}")
     if least < 2:

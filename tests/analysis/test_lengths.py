@@ -10,7 +10,8 @@ from posexp import lengths
 from posexp.config.arguments import ranges
 from posexp.errors import UserError
 from posexp.models.positions import Positions
-from posexp.tasks.diagnostic_tasks import Copy
+from posexp.tasks.diagnostic import Drawn
+from posexp.tasks.diagnostic_tasks import Addition, Copy
 from posexp.training.evaluation import gathered
 
 
@@ -35,8 +36,8 @@ class Forgetful:
 def typed(tmp_path, monkeypatch):
   """Types the command, for a run whose encoding has so many positions."""
 
-  def typed(asked, limit=None):
-    task = Copy(examples=20)
+  def typed(asked, limit=None, task=None):
+    task = task or Copy(examples=20)
     trained = types.SimpleNamespace(
       setup=types.SimpleNamespace(task=task),
       run=types.SimpleNamespace(path=tmp_path, config={"encoding": "none"}),
@@ -70,6 +71,15 @@ def test_lengths_that_need_more_positions_than_there_are_are_not_applicable(type
   assert "not applicable" in capsys.readouterr().out
   with pytest.raises(UserError, match="there are 60 positions; choose shorter ones"):
     typed("40", limit=60)
+
+
+def test_examples_of_a_length_are_those_of_training_whatever_others_are_asked_for(typed):
+  task = Addition(longest=4, lengths=(2, 4, 10), examples=20)
+  alone, beside = (typed(asked, task=task) for asked in ("4", "4,10,20"))
+  assert alone["lengths"][4] == beside["lengths"][4]
+  assert beside["not_applicable"] == {20: "takes 32 symbols, and the model has 22"}
+  (first, _), *_ = Drawn(task, tested=(2,)).splits["test"][1]
+  assert first[0] > 13  # the symbol of a place that lengths up to 2 do not have
 
 
 def test_shares_have_wilson_intervals():

@@ -101,6 +101,19 @@ def test_columns_without_a_header_are_chosen_by_number(tmp_path):
   assert note == f"{path}: columns by number, so the first row is data: pos, good film"
   path.write_text("1,2\npos,good film\n")  # names, as pandas gives them
   assert read(path, "2", "1") == [("good film", "pos")]
+  path.write_text("1,good film\n2,bad film\n")  # a label that is the number of a column
+  assert read(path, "2", "1") == [("good film", "1"), ("bad film", "2")]
+
+
+def test_a_first_column_without_a_name_holds_the_names_of_rows_if_none_occurs_twice(tmp_path):
+  path = tmp_path / "a.csv"
+  path.write_text("label,text\n1,good film,2\n0,bad film,3\n")
+  assert read(path) == [("2", "good film"), ("3", "bad film")]
+  (note,) = files.notes(str(path), ["text", "label"])
+  assert note == f"{path}: the first column has no name, and is taken for the names of rows"
+  path.write_text("label,text\n1,good film, really\n1,bad film, sorry\n")
+  with pytest.raises(UserError, match="line 3: 3 fields where the header has 2; quote a field"):
+    read(path)
 
 
 def test_how_quotation_marks_are_read_is_part_of_the_digest(tmp_path):
@@ -116,6 +129,10 @@ def test_how_quotation_marks_are_read_is_part_of_the_digest(tmp_path):
   (tmp_path / "a.tsv").write_text('text\tlabel\n"x"\t1\n')
   assert "are part of the texts" in "".join(files.notes(str(tmp_path / "a.tsv"), []))
   assert found == {True, False}
+  # In a .csv of the same bytes, marks enclose fields.
+  (tmp_path / "a.csv").write_bytes((tmp_path / "a.tsv").read_bytes())
+  digests = [files.digest({"train": str(tmp_path / name)}) for name in ("a.tsv", "a.csv")]
+  assert digests[0] != digests[1]
 
 
 def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):

@@ -190,6 +190,14 @@ def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
   items = [*itertools.product(range(3), repeat=4)]
   right = best_guess(items, lambda x: x)
   assert state_tasks.SelectiveCopy(kinds=3).chance(5) == pytest.approx(right / len(items))
+  assert diagnostic_tasks.Copy(kinds=3).chance(4) == pytest.approx(right / len(items))
+  distinct = diagnostic_tasks.Copy(distinct=True, kinds=99, longest=9, lengths=(3,))
+  assert distinct.chance(3) == 1 / 6
+  digits = [*itertools.product(range(3), repeat=4)]  # of two numbers, the least first
+  right = best_guess(digits, lambda x: x[0] + x[2] + 3 * (x[1] + x[3]))
+  assert diagnostic_tasks.Addition(base=3).chance(2) == pytest.approx(right / len(digits))
+  assert [diagnostic_tasks.Addition().chance(n) for n in (1, 8)] == [1, 0]
+  assert diagnostic_tasks.Tally().chance(5) == 1
 
 
 def test_chance_is_that_of_the_best_guess_from_a_bag():
@@ -204,6 +212,21 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
 def test_chance_where_a_marked_symbol_is_asked_for_is_that_of_the_most_frequent():
   assert diagnostic_tasks.Induction().chance(1) == 1
   assert diagnostic_tasks.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
+
+
+def test_symbols_that_differ_are_as_many_as_the_longest_example_has():
+  with pytest.raises(ValueError, match="kinds must be at least 20 for distinct"):
+    diagnostic_tasks.Copy(distinct=True, kinds=16, lengths=(4, 16))
+  with pytest.raises(ValueError, match="kinds must be at least 25 for symbols that differ"):
+    state_tasks.IndirectIndexing(kinds=20, lengths=(5,), validated=(25,))
+  assert (
+    len(
+      diagnostic_tasks.Addition(longest=4, lengths=(4,), validated=(6,)).draw(
+        np.random.default_rng(0), 6
+      )[0]
+    )
+    == 25
+  )
 
 
 def drawn(task, **options):
