@@ -85,11 +85,11 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def means(folders: Sequence[Path]) -> Iterator[str]:
+def means(folders: Sequence[Path], margin: float | None) -> Iterator[str]:
   """Return the lines at the end of a sweep, from the folders of its finished runs."""
   from posexp.reporting.trials import of_sweep  # slow to import, and a sweep may be refused before
 
-  return of_sweep(folders)
+  return of_sweep(folders, margin)
 
 
 def look(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:

@@ -28,7 +28,10 @@ SCORES = (
 )  # fmt: skip
 SEEDS = ("seed", "run", "trial", "repeat")
 EXAMPLES = ("id", "example", "doc_id", "index", "item", "question_id")
-LOWER = re.compile(r"loss|perplexity|ppl|bits|bpb|nll|error|wer|cer|entropy|seconds|time")
+LOWER = re.compile(  # in names of scores of which less is better; short words must stand alone
+  r"loss|perplexity|entropy|errors?(?![a-z])|seconds|"
+  r"(?<![a-z])(ppl|bits|bpb|nll|wer|cer|(wall|run)?time)(?![a-z])"
+)
 RIGHT = {"true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0, "yes": 1.0, "no": 0.0}
 PLACES = ".csv, .tsv, .jsonl, .json and .txt, and folders or records of posexp's runs"
 
@@ -199,7 +202,7 @@ def _of_runs(path: Path, columns: Columns) -> Side:
 
   runs = read_records(path) if path.suffix == ".parquet" else read_runs([path])[0]
   runs = [run for run in runs if run.summary is not None]
-  if len({run.digest for run in runs}) > 1:
+  if len({(run.digest, run.encoding, repr(run.settings)) for run in runs}) > 1:
     raise UserError(
       f"{path}: runs of several groups; name the folder of one, or compare all by posexp.report"
     )

@@ -60,7 +60,8 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
   """Compare each side with the first one; p is corrected for all of them (Holm 1979).
 
   Raises:
-    UserError: two sides are of different metrics, or share no examples though both name them.
+    UserError: less is better in one of two sides alone, or they share no examples though both name
+      them.
   """
   verdicts = [_judged(side, sides[0]) for side in sides[1:]]
   tested = [verdict for verdict in verdicts if verdict.tests]
@@ -73,6 +74,8 @@ def _judged(a: Side, b: Side) -> Judged:
   if a.lower != b.lower:
     raise UserError(f"{a.name} has {a.metric} and {b.name} {b.metric}; --score names the same one")
   shared, notes = _shared(a, b)
+  if a.metric != b.metric:
+    notes.append(f"the score of {a.name} is {a.metric}, that of {b.name} {b.metric}")
   tables = [_table(side, shared) for side in (a, b)]
   means = [table.mean() for table in tables]
   by_seed = [
@@ -134,7 +137,9 @@ def _ends(found: Contrast) -> tuple[float | None, float | None]:
 
 def _over_seeds(found: Contrast) -> Test:
   how = "paired t test" if found.paired else "Welch's t test"
-  variance = found.error**2 * min(found.n)  # of a difference of one seed each
+  variance = found.error**2 * found.n[0]  # of a difference of one seed each
+  if not found.paired:
+    variance = float(np.diag(found.covariance) @ found.n)
 
   def needed(least: float) -> int | None:
     return _count(lambda n: (n - 1) * (1 if found.paired else 2), variance, least)
@@ -192,7 +197,7 @@ def sentence(found: Judged, margin: float | None, digits: int) -> str:
       "has no spread; give scores of several seeds, or of each example."
     )
   flip = 1 if found.difference > 0 else -1
-  sure = []
+  sure = ["less is better"] * found.a.lower
   for test in found.tests:
     ends = "the same difference with each"
     if test.low is not None:

@@ -76,7 +76,7 @@ class Figure(NamedTuple):
   def name(self) -> str:
     """The name of its file, without the ending."""
     task = f"{self.results.task} " if self.results is not None else ""
-    return re.sub(r"[^0-9A-Za-z_.-]+", "-", task + self.title)
+    return _as_name(task + self.title)
 
   @property
   def panels(self) -> list[Figure]:
@@ -144,8 +144,13 @@ def figures(results: Results) -> Iterator[Figure]:
   for part in parts:
     title = part[0].title
     if part[0] is by_length:
-      title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task).strip('-')}"
+      title = f"lengths-{_as_name(results.task)}"
     yield Figure(title, part, says(part, results), results)
+
+
+def _as_name(text: str) -> str:
+  """Return a text without what is no letter, of any script, or number, for the name of a file."""
+  return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
 
 def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:

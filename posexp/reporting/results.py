@@ -50,6 +50,7 @@ class Results:
   chosen: bool = False  # whether a user chose the options of `by`
   same: Group | None = None  # a part of the baseline, against its rest, if a user asked for it
   margin: float | None = None  # of runs that were looked at: differences within it count as equal
+  other_data: list[str] = dataclasses.field(default_factory=list)  # groups that are not compared
 
   @property
   def title(self) -> str:
@@ -170,16 +171,23 @@ class Results:
     return [group for group in self.ranked if turned(group)]
 
   @functools.cached_property
-  def _moved(self) -> dict[str, Moves | None]:
-    """How examples move the mean of each group, by its label."""
-    return {group.label: moved([*group.repeats.values()], self.score) for group in self.ranked}
+  def _moves(self) -> dict[tuple[str, ...], Moves | None]:
+    """How examples move the mean of each group, by its values."""
+    return {
+      (*group.values.values(),): moved([*group.repeats.values()], self.score)
+      for group in self.ranked
+    }
+
+  def moves(self, *groups: Group) -> list[Moves | None]:
+    """Return how examples move the means of groups; None where that is not known."""
+    return [self._moves[(*group.values.values(),)] for group in groups]
 
   def over_examples(self, group: Group) -> Estimate | None:
     """Return the difference to the baseline for other seeds and other test examples, too; None
     where the runs have no scores of single examples, or of other examples.
     """
     contrast = group.difference.contrast
-    ours, theirs = self._moved[group.label], self._moved[self.baseline.label]
+    ours, theirs = self.moves(group, self.baseline)
     if contrast is None or ours is None or theirs is None or ours.of != theirs.of:
       return None
     wider = contrast.over_examples(ours.covariance(theirs), len(ours.by_example))
@@ -255,7 +263,8 @@ def _of_task(
     for heading in rows[0] if rows else ():
       if known := [row[heading] for row in rows if row[heading] is not None]:
         group.costs[heading] = float(np.mean(known))
-  if made.looked_at:
+  headline = scores.headline(runs)
+  if made.looked_at and headline is not None and score.key == headline.key:
     last = max((run for run in runs if run.looked_at), key=lambda run: run.seed)
     margin = last.config.get("margin")
     made.margin = None if margin is None else margin / score.factor
@@ -269,7 +278,11 @@ def _of_task(
     for group in made.ranked:
       sizes[group.label] = grouping.text_size(next(iter(group.repeats.values())))
     for group in made.ranked:
-      if group is not base and sizes[group.label] == sizes[base.label]:
+      if group is base or sizes[group.label] != sizes[base.label]:
+        continue
+      if sizes[base.label] is None and _other_data(made, group, base):
+        made.other_data.append(group.label)
+      else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
         group.difference = _difference(group.repeats, base.repeats, score, comparisons)
         if made.cut_short([*group.repeats.values(), *base.repeats.values()]):
@@ -278,6 +291,15 @@ def _of_task(
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p
   return made
+
+
+def _other_data(made: Results, a: Group, b: Group) -> bool:
+  """Return whether two groups were tested on different examples, though no option says so."""
+  ours, theirs = made.moves(a, b)
+  if ours is None or theirs is None or ours.of == theirs.of:
+    return False
+  options = grouping.differing([*a.repeats.values(), *b.repeats.values()])
+  return not any(key.startswith("task.") and key not in grouping.PATHS for key in options)
 
 
 def _difference(

@@ -142,11 +142,14 @@ def order(results: Results) -> str:
   a causal decoder knows the order of words without positions, too.
   """
   groups = {group.label: group for group in results.ranked}
-  blind, best = groups.get("none"), results.ranked[0]
+  blind = groups.pop("none", None)
   reads = any("baseline/test/accuracy" in (run.summary or ()) for run in results.runs)
-  if blind is None or not reads:
+  if blind is None or not groups or not reads:
     return ""
-  base, kinds = results.baseline, {group.label: outcome(group, results) for group in results.ranked}
+  best = next(iter(groups.values()))
+  base = results.baseline
+  others = [group for group in results.ranked if group is not base]
+  kinds = {group.label: outcome(group, results) for group in others}
   worth = results.score.number(abs(best.estimate.mean - blind.estimate.mean))
   worth = f"{worth} {results.score.unit} between {best.label} and no positions"
   told = kinds.get("none") == "worse" if blind is not base else "better" in kinds.values()
@@ -261,6 +264,11 @@ def notes(results: Results) -> Iterator[str]:
     yield (
       f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
       "texts say nothing of each other, so they are not compared."
+    )
+  if results.other_data:
+    yield (
+      f"Not compared with {results.baseline.label}, since they were tested on other data: "
+      f"{listed(results.other_data)}."
     )
   for fact, says in MIXED.items():
     kinds = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}

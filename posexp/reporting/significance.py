@@ -142,12 +142,14 @@ class Contrast(NamedTuple):
     """Return the two-sided p of the difference being `value`: the level of the widest interval
     that does not hold it.
 
-    Where seeds do not vary at all, it is that of a permutation test.
+    Where differences do not vary at all, it is that of a permutation test: of the signs of pairs,
+    or of which group a score belongs to.
     """
     off = self.mean - value
     if not self.error:
       same = abs(off) <= EQUAL * max(abs(self.a), abs(self.b))
-      return 1.0 if same else 2 / math.comb(sum(self.n), self.n[0])
+      orders = 2 ** self.n[0] if self.paired else math.comb(sum(self.n), self.n[0])
+      return 1.0 if same else 2 / orders
     side, sign, low, high = (1, -1, 0.0, FAR) if off < 0 else (0, 1, 0.0, FAR)
     while high - low > 1e-12 * high:
       middle = (low + high) / 2

@@ -151,23 +151,29 @@ def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
   return verdict_of
 
 
-def of_sweep(folders: Sequence[Path]) -> Iterator[str]:
-  """Yield the lines at the end of a sweep: the means of its finished runs, in their folders."""
+def of_sweep(folders: Sequence[Path], margin: float | None = None) -> Iterator[str]:
+  """Yield the lines at the end of a sweep: the means of its finished runs, in their folders.
+
+  `margin` is that of a sweep with `until`; if it is None, the one that its last run was begun with.
+  """
   runs = read_runs(folders, trials=True)[0]
   tuned = labeled(tunings(runs))
   if not (finals := tracks(runs, tuned)):
     return
   tasks = results(finals)
+  for task in tasks:
+    if task.looked_at and margin is not None:
+      task.margin = margin / task.score.factor
   notes = labels.rename(tasks, {})
   for section in sections(tuned, tasks):
     yield from ("", section.title, *tabulated(section.table, "plain").splitlines(), *section.notes)
   yield from (*notes, *tables.means(tasks))
-  for task in tasks:
-    if task.looked_at and len(task.ranked) > 1:
-      yield from _told(task)
+  looked_at = [task for task in tasks if task.looked_at and len(task.ranked) > 1]
+  for task in looked_at:
+    yield from _told(task, "told" if len(looked_at) == 1 else f"told {task.task}")
 
 
-def _told(results: Results) -> Iterator[str]:
+def _told(results: Results, title: str) -> Iterator[str]:
   """Yield the findings of a sweep that ends by itself, in sentences and in a picture."""
   from posexp.reporting import figures  # slow to import
 
@@ -177,6 +183,7 @@ def _told(results: Results) -> Iterator[str]:
   place = next(iter(results.runs)).path.parents[2]
   first = next(iter(figures.figures(results)), None)
   if first is not None:
+    file = place / f"{first._replace(title=title, results=None).name}.svg"
     with writing("the picture", place):
-      storage.write(place / "told.svg", str(first._replace(title="told").drawn("svg")))
-    yield f"picture: {near(place / 'told.svg')}"
+      storage.write(file, str(first._replace(title=title).drawn("svg")))
+    yield f"picture: {near(file)}"

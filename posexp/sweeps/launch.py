@@ -34,7 +34,9 @@ from posexp.tracking import chosen
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
-def launch(train: Train, means: Means = lambda folders: (), look: Look | None = None) -> int:
+def launch(
+  train: Train, means: Means = lambda folders, margin: (), look: Look | None = None
+) -> int:
   """Run `train` on every config that the command line asks for; return the exit status.
 
   `train` gets the plain config of `config.resolve`, and `means` the folders of a sweep's finished
@@ -53,7 +55,8 @@ def launch(train: Train, means: Means = lambda folders: (), look: Look | None = 
     status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
     if status not in (SIGINT, SIGTERM):
       raise
-    say("interrupted; the same command goes on from here")
+    again = " without rerun=true" * any(each.lower() == "rerun=true" for each in sys.argv)
+    say(f"interrupted; the same command{again} goes on from here")
     return status
   finally:
     signal.signal(signal.SIGTERM, before)

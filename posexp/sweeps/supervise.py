@@ -43,7 +43,7 @@ from posexp.training.device_shares import devices
 
 log = logging.getLogger("posexp")
 
-Means = Callable[[Sequence[Path]], Iterable[str]]
+Means = Callable[[Sequence[Path], float | None], Iterable[str]]
 Trainer = Callable[[Iterable[Member]], Iterator[Report | None]]
 
 
@@ -161,7 +161,7 @@ def supervise(
   if rounds:
     log.info("%s", rounds.conclusion())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
-    for line in means(done):
+    for line in means(done, rounds.margin if rounds else None):
       log.info("%s", line)
   if elsewhere := sweep.options_in(ELSEWHERE):
     log.info("another process still trains %s; the same command shows them later", elsewhere)

@@ -101,8 +101,9 @@ class Rounds:
 
   def _chosen(self) -> list[Member]:
     """Return the next seed of each group that is open, and of the baseline while any is."""
-    known = self.look([each.path for each in self.sweep.in_state(DONE)], self.margin)
-    chosen, ends = [], "nothing is open"
+    done = [each.path for each in self.sweep.in_state(DONE)]
+    known = self.look(done, self.margin) if done else {}
+    chosen, ends = [], "nothing is open" if done else "no run has finished"
     for group in self.groups.values():
       own = [run for run in group if run.duplicate_of is None]
       trained = [run for run in own if run.state != LATER]

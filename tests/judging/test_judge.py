@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from run_folders import write as write_run
 from scipy import stats
 
+from posexp.errors import UserError
 from posexp.judging import command
 from posexp.judging.files import Columns, side
 from posexp.judging.verdict import judge
@@ -98,6 +100,9 @@ def test_equal_models_are_told_apart_rarely_and_true_gains_as_often_as_planned(t
   assert told <= 14  # 7 %
   needed = pair(tmp_path, seeded([1.5, 1, 0.5]), seeded([0.5, 0, -0.5], 5)).tests[0].needed(1.0)
   assert needed == 6  # two groups of six with a deviation of 0.5 differ by 1 with a power of 80 %
+  few, many = (np.tile([-1.0, 0, 1], times) for times in (1, 9))
+  few, many = (0.5 * each / each.std(ddof=1) for each in (few, many))
+  assert pair(tmp_path, seeded(many), seeded(few, 99)).tests[0].needed(1.0) == 6
   assert found >= 0.7 * 200
 
 
@@ -135,7 +140,9 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
     "b_csv": "seed,loss\n0,3.3\n1,3.4\n2,3.37\n",
   }
   said = typed("b.csv", "a.csv", "--figure", "f.svg", "--json", "f.json", **files)
-  assert "a is better than b by 0.2067 loss (over 3 seeds, 95 % " in " ".join(said.split())
+  assert "a is better than b by 0.2067 loss (less is better; over 3 seeds, 95 % " in " ".join(
+    said.split()
+  )
   assert (typed.folder / "f.svg").read_text().count("<path") > 5
   said = " ".join(typed("b.csv", "a.csv", "--higher").split())
   assert "b is better than a" in said
@@ -145,6 +152,32 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
   assert "seeds (power 80 %)" in said
   assert "d and a cannot be tested" in said
   assert "are equal within 0.5" in " ".join(typed("a.csv", "c.csv", "--margin", ".5").split())
+
+
+def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
+  less = {
+    "val_loss": True, "valLoss": True, "test_wer": True, "bits_per_byte": True, "runtime": True,
+    "answer_correctness": False, "sentiment_accuracy": False, "power": False, "certainty": False,
+  }  # fmt: skip
+  for name, lower in less.items():
+    (tmp_path / "a.csv").write_text(f"seed,{name}\n0,1\n")
+    assert side(tmp_path / "a.csv", NONE).lower == lower
+
+
+def test_scores_of_other_names_are_compared_with_a_note(typed):
+  files = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
+  said = " ".join(typed("b.csv", "a.csv", **files).split())
+  assert "the score of a is loss, that of b perplexity" in said
+
+
+def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
+  for encoding in ("none", "rope"):
+    for seed in (0, 1):
+      moved = tmp_path / "moved" / encoding / f"seed={seed}"
+      moved.parent.mkdir(parents=True, exist_ok=True)
+      write_run(tmp_path / "runs", encoding, seed, 0.5).rename(moved)
+  with pytest.raises(UserError, match="runs of several groups"):
+    side(tmp_path / "moved", NONE)
 
 
 @pytest.mark.parametrize(

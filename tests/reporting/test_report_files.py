@@ -2,18 +2,41 @@
 
 import csv
 import html
+import json
 import re
+import types
 
 import pytest
 from run_folders import A, B, report, sweep, write
 
 from posexp.errors import UserError
+from posexp.reporting.figures import Figure
 
 
 def declare(root, labels, task="toy", encoding="*"):
   """Have the runs of a task declare labels, as an experiment's file does."""
   for file in root.glob(f"{task}/{encoding}/*/*/config.yaml"):
     file.write_text(file.read_text() + f"labels: {labels}\n")
+
+
+def test_groups_that_were_tested_on_other_data_are_not_compared(tmp_path, said):
+  for encoding, scores, labels in (("none", B, "ab"), ("rope", A, "ba"), ("rpr", A, "ab")):
+    for seed, score in enumerate(scores):
+      file = write(tmp_path, encoding, seed, score) / "predictions" / "test.jsonl"
+      file.parent.mkdir()
+      right = [at < round(100 * score) for at in range(100)]
+      rows = zip(50 * labels, right, strict=True)
+      lines = [json.dumps({"label": y, "prediction": y if ok else "x"}) for y, ok in rows]
+      file.write_text("\n".join(lines) + "\n")
+  text = said(tmp_path)
+  assert "Not compared with none, since they were tested on other data: rope." in text
+  assert "rpr beats none" in text
+  assert "rope beats none" not in text
+
+
+def test_names_of_figures_keep_letters_of_every_script():
+  results = types.SimpleNamespace(task="新闻 (tuned)")
+  assert Figure("by group", [], "", results).name == "新闻-tuned-by-group"
 
 
 def test_a_label_renames_only_groups_all_of_whose_runs_declare_it(tmp_path, said):

@@ -109,6 +109,7 @@ def test_a_contrast_without_a_range_is_a_t_test_of_scipy(a, b, paired):
 def test_seeds_that_do_not_vary_are_tested_by_permutation_and_have_no_interval():
   rounded = [each * (1 + 5e-8) for each in A]  # as if summed in another order
   pairs = ([1.0] * 5, [0.0] * 5, 2 / 252), (A, A, 1.0), (A, rounded, 1.0), ([0.5] * 3,) * 2 + (1.0,)
+  pairs += ((A, [each + 0.25 for each in A], 2 / 2 ** len(A)),)  # of which signs may be turned
   for a, b, p in pairs:
     found = significance.Difference.of(by_seed(a), by_seed(b), 1.0)
     assert (found.estimate.low, found.estimate.high) == (None, None)

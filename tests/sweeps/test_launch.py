@@ -315,3 +315,12 @@ def test_what_needs_no_model_is_quick(tmp_path):
   command = [sys.executable, "-c", code]
   done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
   assert done.stdout.splitlines()[-1] == "[0, 0, 2, 2, 0] set()"
+
+
+def test_what_goes_on_after_an_interrupt_is_not_what_starts_over():
+  def interrupted(config):
+    raise KeyboardInterrupt
+
+  typed = order.command("encoding=none", "rerun=true", job=interrupted)
+  assert typed.status == 130
+  assert typed.err.endswith("interrupted; the same command without rerun=true goes on from here\n")

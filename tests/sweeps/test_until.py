@@ -66,6 +66,24 @@ def test_what_is_equal_within_the_margin_ends_and_without_a_margin_goes_on(train
   assert {*seeds(trained, "rope")} == {*range(12)}
 
 
+def test_what_is_said_of_order_has_the_margin_that_was_typed_last(trained, monkeypatch):
+  monkeypatch.setitem(FAR, "none", FAR["rope"])
+  typed = ["-m", "encoding=none,rope", "until=told", "seeds=8"]
+  said = [" ".join(order.command(*typed, f"margin={each}").out.split()) for each in (0.1, 5)]
+  assert "Whether order matters for these data cannot be told: 0.00 points between rope" in said[0]
+  assert "Order does not matter for these data" in said[1]
+
+
+def test_a_sweep_whose_first_runs_all_fail_names_them(trained, monkeypatch):
+  def failing(config):
+    raise UserError("planted")
+
+  typed = order.command(*SWEEP, job=failing)
+  assert typed.status == 1
+  assert "until     told: no run has finished; " in typed.out
+  assert "9 of 60 runs failed" in typed.err
+
+
 def test_a_budget_ends_it_and_a_larger_one_goes_on(trained):
   trained.floor = "baseline/test/5-gram/bits_per_byte"  # a decoder's
   typed = order.command(*SWEEP, "budget=11 runs")
@@ -90,6 +108,7 @@ def test_trials_come_first_and_both_tracks_are_looked_at(trained):
   assert typed.status == 0, typed.err
   assert "nothing is open" in typed.out
   assert "mr: fixed and tuned options" in typed.out
+  assert len([*Path("runs/mr").glob("told*.svg")]) == 2
 
 
 def test_seeds_that_are_added_by_hand_are_said_to_spoil_intervals(trained):
