@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,7 +37,6 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
   This changes the stack: from then on it computes attention by the reference form, and each call
   appends its attention to the lists.
   """
-  stack.size = dataclasses.replace(stack.size, attention="reference")
   own: list[Seen] = []
   cross: list[Seen] = []
 
@@ -54,6 +52,7 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
   for block in stack.blocks:
     for part, seen in ((block.attention, own), (block.cross, cross)):
       if part is not None:
+        part.form = "reference"
         part.relation.attend = functools.partial(watched, part.relation, seen)
   return own, cross
 
@@ -80,7 +79,7 @@ class AttentionByOffset(NamedTuple):
 
   offsets: np.ndarray  # int [O], in tokens
   mass: np.ndarray  # [layers,H,O]: share of a query's attention, averaged over queries
-  uniform: np.ndarray  # [O]: the same if all visible keys had equal weights
+  uniform: np.ndarray  # [layers,O]: the same if all visible keys had equal weights
   examples: int
   length: int  # tokens of a sequence, or of a segment: keys before it are in a memory
   in_memory: np.ndarray  # [layers,H]: share of a query's attention, averaged over queries
@@ -96,10 +95,11 @@ def by_offset(
     seen, carry = seen_by(model, batch, carry, positions)
     real = batch["mask"] & (batch["weight"] > 0)[:, None]
     mass = jnp.stack([each.weights for each in seen]).astype(jnp.float32)
-    visible = (seen[0].visible & real[:, :, None]).astype(jnp.float32)
+    visible = jnp.stack([each.visible & real[:, :, None] for each in seen]).astype(jnp.float32)
+    equal = visible / jnp.maximum(visible.sum(-1, keepdims=True), 1)
     sums = {
-      "mass": (mass * visible[:, None]).sum(1),  # [layers,H,Q,K]
-      "uniform": (visible / jnp.maximum(visible.sum(-1, keepdims=True), 1)).sum(0),  # [Q,K]
+      "mass": (mass * visible[:, :, None]).sum(1),  # [layers,H,Q,K]
+      "uniform": equal.sum(1),  # [layers,Q,K]
       "queries": real.sum(),
       "examples": (batch["weight"] > 0).sum(),
     }
@@ -110,7 +110,7 @@ def by_offset(
     sums, carry = look(model, batch, carry)
     found.append(jax.device_get(sums))
   sums = {name: sum(each[name] for each in found[-most:]) for name in found[0]}
-  length, keys = sums["uniform"].shape
+  length, keys = sums["uniform"].shape[1:]
   memory, queries = keys - length, sums["queries"]
   offsets = np.arange(1 - keys, length)
   mass, uniform = (

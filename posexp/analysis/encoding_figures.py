@@ -154,8 +154,8 @@ def attention_on_text(name: str, found: AttentionByOffset, item: str, causal: bo
   if memory:
     title += "\nright of the line every key stands in the memory, left of it those of early queries"
   lines = {
-    f"layer {layer}": (sign * found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
-    for layer, mass in enumerate(found.mass)
+    f"layer {layer}": (sign * found.offsets[chosen], mass[:, chosen], uniform[chosen])
+    for layer, (mass, uniform) in enumerate(zip(found.mass, found.uniform, strict=True))
   }
   figure = by_head(title, lines, f"{what}, in tokens", "share of attention")
   drawn = found.mass[..., chosen]

@@ -172,7 +172,7 @@ def draw_frequencies(
   """Yield a figure of the frequency that training gave each word, where it gave any."""
   frequency = getattr(embed, "frequency", None)
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
-    table, counts = np.asarray(frequency[...], np.float64), trained.data.word_counts
+    table, counts = embed.rate * np.asarray(frequency[...], np.float64), trained.data.word_counts
     yield "frequencies-by-word", encoding_figures.frequencies(name, table, counts)
 
 

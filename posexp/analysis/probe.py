@@ -20,7 +20,7 @@ from jax import Array
 
 from posexp.config.checks import as_typed
 from posexp.encodings import name_of
-from posexp.encodings.base import Encoding, Relation, TokenEmbedding
+from posexp.encodings.base import Encoding, Relation, TokenEmbedding, capped
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
@@ -115,7 +115,8 @@ class Profile(NamedTuple):
 
 
 def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
-  """Measure logits at offsets back to −(length − 1), and ahead in an encoder, within the limit.
+  """Measure logits at offsets back to −(length − 1), and ahead in an encoder, within the limit and
+  the layer's window.
 
   The query stands at the last position in a decoder, in the middle in an encoder.
   """
@@ -123,6 +124,8 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
   if encoding.limit is not None and not stack.causal:
     length = min(length, (encoding.limit + 1) // 2)
   length = available(encoding, length)
+  if (window := stack.kinds[layer].window) is not None:
+    length = min(length, window if stack.causal else window // 2 + 1)
   count = length if stack.causal else 2 * length - 1
   heads = stack.size.num_heads
   softmax = type(stack.blocks[layer].attention.relation).weights is Relation.weights
@@ -132,20 +135,25 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     attention = stack.blocks[layer].attention
     relation = attention.relation
     one, other = jax.random.normal(jax.random.key(1), (2, DRAWS, 1, stack.size.d_model))
-    q = k = same = None
-    if relation.uses_hidden:
-      q, same = attention.queries(one), repeated(attention.keys_values(other)[0], heads)
-      k = jnp.broadcast_to(same, (DRAWS, count, *same.shape[2:]))
+    own = repeated(attention.keys_values(other)[0], heads)
+    k = jnp.broadcast_to(own, (DRAWS, count, *own.shape[2:]))
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
     span = Span(at, to, jnp.ones((1, 1, count), bool), max_position=stack.max_position)
     span = stack.ready(span, layer=layer, whole_only=True)
     keys = jnp.broadcast_to(other, (DRAWS, count, stack.size.d_model))
-    _, span = attention.asked(one, attention.key_columns and attention.key_columns(keys), span)
+    columns = attention.key_columns and attention.key_columns(keys)
+    q, span = attention.asked(one, columns, span)
+    same = None
+    if relation.uses_hidden:
+      factor = 1 if attention.factor is None else attention.factor(span)
+      same = (own * factor).astype(own.dtype)
 
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}
       here = span.replace(term_scale=scale)
       measured = relation.score(q, k, here) if softmax else relation.weights(q, k, here)
+      if softmax and only is None:
+        measured = capped(measured, relation.cap)
       measured = measured[:, :, 0] if softmax else jnp.log(jnp.maximum(measured[:, :, 0], LEAST))
       return jnp.broadcast_to(measured, (DRAWS, heads, count))
 

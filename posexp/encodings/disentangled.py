@@ -161,7 +161,8 @@ class Disentangled(Relation):
     table, window = span.shared.astype(x.dtype), sign * span.window
 
     def rows(table: Array) -> Array:
-      return project(table).reshape(-1, *x.shape[2:])
+      by_head = project(table).reshape(len(table), -1, x.shape[-1])
+      return jnp.repeat(by_head, x.shape[2] // by_head.shape[1], axis=1)
 
     if len(window) < len(table):
       return span.products(x, rows(table[self.encoding.row(window)]))

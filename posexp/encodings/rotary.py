@@ -260,7 +260,7 @@ class Decay(Rotation):
 
   def __init__(self, encoding: XPos, head_dim: int):
     super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")
-    zeta = (np.arange(0, 1, 2 / head_dim) + encoding.gamma) / (1 + encoding.gamma)
+    zeta = (np.arange(0, head_dim, 2) / head_dim + encoding.gamma) / (1 + encoding.gamma)
     self.rate = tuple(np.maximum(np.log(zeta) / encoding.scale_base, -FASTEST).tolist())
 
   def score(self, q, k, span):

@@ -151,6 +151,10 @@ class Size:
         f"num_heads={self.num_heads} heads of head_dim={self.head_dim} are wider than {WIDEST}"
       )
 
+    if not self.first_norm and self.norm in ("post", "output"):
+      raise ValueError(
+        f"first_norm=false leaves out the norm before the first layer; norm={self.norm} has none"
+      )
     if self.experts and self.experts_used > self.experts:
       raise ValueError(f"experts_used={self.experts_used} are more than experts={self.experts}")
     if self.triangles and self.sinks != "none":

@@ -115,8 +115,10 @@ class Stack(nnx.Module):
       ValueError: the sequence is longer than the encoding's positions.
     """
     length = tokens.shape[1]
-    if positions is None and mask is not None and length > (self.limit or length):
+    ends = positions is None and mask is not None and padding_last
+    if ends and length > (self.limit or length):
       given: dict[str, Any] = {"source": source, "term_scale": term_scale, "rngs": rngs}
+      given["types"] = None if types is None else types[:, : self.limit]
       return filled_up(self(tokens[:, : self.limit], mask[:, : self.limit], **given), mask)
     if positions is None:
       self.check(length)
@@ -165,7 +167,7 @@ class Stack(nnx.Module):
     # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
     alternatives = 1 if seen is None else tokens.shape[1]
-    reach = self.max_position or size // alternatives
+    reach = max(self.max_position or 0, size // alternatives)
 
     def of_kind(kind: Kind) -> Span:
       rolls, held = cache.rolls(kind.window), jnp.arange(size)

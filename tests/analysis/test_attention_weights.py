@@ -1,5 +1,6 @@
 """A translator opened from its folder, and its attention maps, which are of what it found."""
 
+import dataclasses
 import io
 import json
 
@@ -11,13 +12,20 @@ import untrained
 from flax import nnx
 from states import assert_equal
 
-from posexp.analysis import attention_weights, encoding_figures
+from posexp.analysis import attention_weights, encoding_figures, probe
 from posexp.analysis.line_translation import LineTranslator
 from posexp.data import batches
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
+from posexp.encodings import encoding as encoding_of
+from posexp.encodings.bias import ALiBi
+from posexp.encodings.by_layer import ByLayer
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.decoding import Search
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.positions import Positions
+from posexp.models.size import Size
 from posexp.tasks.translation import tokenizers
 from posexp.training.restore import open_alone
 
@@ -109,3 +117,38 @@ def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(home):
     open_alone(path, "translate")
   (path / "summary.json").write_text(json.dumps({"d_ff": width}))
   assert_equal(open_alone(path, "translate").snapshot.state.params, params)
+
+
+def test_each_layer_is_measured_within_its_own_window_in_texts_of_any_length():
+  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
+  encoding = ByLayer(["rope window=2", "rope"])
+  spec = LanguageModelSpec(9, encoding, size, Positions())
+  ones = np.ones((2, 160), np.int32)  # so long that a decoder attends in halves
+  batch = {"tokens": ones, "labels": ones, "mask": ones > 0, "weight": np.ones(2)}
+  batch["fresh"] = batch["weight"] > 0
+  model = spec.build(Rngs(params=0, encoding=1))
+  seen = attention_weights.by_offset(model, Positions(), [batch], 1)
+  np.testing.assert_allclose(seen.mass.sum(-1), 1, atol=1e-5)
+  np.testing.assert_allclose(seen.uniform.sum(-1), 1, atol=1e-5)
+  assert (seen.uniform[:, seen.offsets == -2] > 0).ravel().tolist() == [False, True]
+
+
+def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
+  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
+
+  def profile(encoding, **options):
+    model = probe.untrained(encoding, dataclasses.replace(size, **options), causal=True)
+    return probe.profile(model, 6)
+
+  plain, scaled = profile(ALiBi()), profile(ALiBi(), logits_scale=4.0)
+  made = 4 * plain.terms["content"] + plain.terms["bias"]
+  np.testing.assert_allclose(scaled.logits, made, atol=1e-5)
+  bounded = profile(ALiBi(), logits_cap=0.5)
+  np.testing.assert_allclose(bounded.logits, 0.5 * np.tanh(plain.logits / 0.5), atol=1e-5)
+  assert profile(ByLayer(["rope window=2", "rope"])).offsets.tolist() == [-1, 0]
+
+
+def test_a_profile_needs_no_hidden_states():
+  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
+  split = encoding_of("split", form="position_only")
+  assert probe.profile(probe.untrained(split, size), 4).spread > 0

@@ -307,7 +307,7 @@ def test_attention_into_a_memory_adds_up(language_model):
   assert found.mass[..., found.offsets > 0].max() == 0
   # Two segments have filled the memory, so that query i sees 24 + i + 1 keys.
   seen = 24 + np.arange(16) + 1
-  assert found.uniform[found.offsets == 0] == pytest.approx(np.mean(1 / seen), rel=0.01)
+  assert found.uniform[:, found.offsets == 0] == pytest.approx(np.mean(1 / seen), rel=0.01)
   assert found.in_memory == pytest.approx(np.full((1, 2), np.mean(24 / seen)), abs=0.1)
   far = found.mass[..., found.offsets <= -16].sum(-1)
   assert np.all((far > 0) & (far < found.in_memory))

@@ -1,5 +1,7 @@
 """DeBERTa and TUPE are their papers' formulas, in float64."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import oracle
@@ -8,6 +10,8 @@ from test_bias import bucket
 
 from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
 from posexp.encodings.rngs import Rngs
+from posexp.models.size import Size
+from posexp.models.transformer import Stack
 
 
 def normalized(x, scale, bias, epsilon):
@@ -127,3 +131,19 @@ def test_tupe_sets_the_first_position_apart():
   assert (np.ptp(logits[0, :, 1:, 0], axis=-1) == 0).all()
   assert (np.ptp(logits[0, :, 1:, 1:], axis=-1) > 0).all()
   assert (np.ptp(np.asarray(shared(at)[0])[0, :, 0], axis=-1) > 0).all()
+
+
+@pytest.mark.parametrize("k", [2, 64])
+def test_shared_maps_of_keys_serve_as_many_heads_of_queries(k):
+  size = Size(d_model=16, num_heads=4, d_ff=8, num_layers=1, dropout=0.0)
+  few, every = (
+    Stack(23, DeBERTa(k=k, share_maps=True), each, rngs=Rngs(params=0, encoding=1))
+    for each in (dataclasses.replace(size, num_kv_heads=2), size)
+  )
+  layer = few.blocks[0].attention
+  for name in ("key", "value"):
+    kernel = getattr(layer, name).kernel[...]
+    by_head = np.repeat(np.reshape(kernel, (16, 2, 4)), 2, axis=1)
+    getattr(every.blocks[0].attention, name).kernel[...] = by_head.reshape(16, 16)
+  tokens = np.arange(1, 13)[None]
+  np.testing.assert_allclose(few(tokens), every(tokens), atol=1e-5)

@@ -119,3 +119,7 @@ def test_xpos_is_right_and_its_gradients_are_finite_over_any_gaps(scale_base, re
   expected = np.einsum("bihm,bjhm,ijm->bhij", a, b.conj(), factor).real / 8**0.5
   np.testing.assert_allclose(got[..., mask], expected[..., mask], atol=1e-5)
   assert all(np.isfinite(slope).all() for slope in slopes)
+
+
+def test_every_plane_of_a_head_has_its_rate():
+  assert len(XPos().relation(1, 98, causal=True, rngs=None).rate) == 49

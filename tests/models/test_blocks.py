@@ -166,3 +166,8 @@ def test_a_gated_network_is_matched_and_defaults_leave_digests_alone():
   assert 600 - own == round((F * F + 2 * F) / (3 * F))  # a unit has a row in three matrices
   for field in dataclasses.fields(Size):
     assert field.default in NEUTRAL.get(f"model.{field.name}", (field.default,))
+
+
+def test_a_first_norm_is_left_out_only_where_there_is_one():
+  with pytest.raises(ValueError, match="first_norm=false leaves out .*; norm=post has none"):
+    Size(norm="post", first_norm=False)

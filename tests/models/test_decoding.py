@@ -14,10 +14,13 @@ from flax import nnx
 from seed import some
 from states import python
 
+from posexp.analysis.probe import perturbed
+from posexp.analysis.properties import decoded
 from posexp.data.tokenizer import BOS, EOS, PAD
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.relative import RPR
+from posexp.encodings.profiles import Inkling
+from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.models.decoding import BLOCK, ROOM, Search, largest, searcher
 from posexp.models.size import Size
@@ -276,3 +279,23 @@ def test_rows_are_divided_among_devices():
   done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=places)
   assert done.communicate() == ("", "")
   assert done.returncode == 0
+
+
+@pytest.mark.parametrize("encoding", [TransformerXL(), Inkling()], ids=str)
+def test_a_cache_may_be_longer_than_the_positions_of_training(encoding):
+  stack = perturbed(
+    Stack(
+      VOCAB, encoding, Size(**SIZE), causal=True, max_position=4, rngs=Rngs(params=0, encoding=1)
+    )
+  )
+  tokens = jnp.arange(1, 9)[None]
+  np.testing.assert_allclose(decoded(stack, tokens), stack(tokens), atol=1e-5)
+
+
+def test_token_types_are_read_where_padding_goes_beyond_the_positions():
+  size = Size(**SIZE, token_types=2)
+  stack = perturbed(Stack(VOCAB, Learned(length=4), size, rngs=Rngs(params=0, encoding=1)))
+  tokens, types = jnp.arange(1, 7)[None], jnp.array([[0, 0, 1, 1, 0, 0]])
+  alone = stack(tokens[:, :4], types=types[:, :4])
+  padded = stack(tokens, jnp.arange(6)[None] < 4, types=types)
+  np.testing.assert_allclose(padded[:, :4], alone, atol=1e-5)
