@@ -30,7 +30,7 @@ from posexp.config import plugins
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
 from posexp.config.composed import SECTIONS, options_for, reason
-from posexp.config.overrides import check_composed, check_hydra_option, read, register
+from posexp.config.overrides import check_composed, check_hydra_option, of_file, read, register
 from posexp.config.schema import flat, nearest, not_a_value, suggestion, summary
 from posexp.errors import UserError
 
@@ -303,6 +303,11 @@ def config_of_one(argv: Sequence[str], parser: Parser) -> dict[str, Any]:
     UserError: an option does not exist or does not suit.
   """
   args = parse(argv, parser)
+  for o in args.overrides:
+    if o.is_sweep_override():
+      raise UserError(
+        f"{o.input_line}: this command takes one value of each option; type it once for each"
+      )
   with explained(args.overrides):
     cfg = shared(args.overrides)
     check_single(args.overrides, cfg)
@@ -314,10 +319,11 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
   for o in overrides:
     if o.is_sweep_override():
       text = o.input_line.partition("=")[2]
-      raise UserError(
-        f"{o.input_line} is a sweep: add -m to run each value, or write "
+      others = (
         f"{o.get_key_element()}=[...] for a list, or {typed(o.key_or_group, text)} for a text"
       )
+      others = "" if o.key_or_group in GROUPS else f", or write {others}"
+      raise UserError(f"{o.input_line} is a sweep: add -m to run each value{others}")
     of_sweeps = o.key_or_group.startswith(("hydra.sweep.", "hydra.sweeper.", f"{TUNE}."))
     if of_sweeps or (o.key_or_group == "workers" and o.value() not in (1, None)):
       raise UserError(f"{o.input_line} has no effect on one run: add -m for a sweep, or drop it")
@@ -350,9 +356,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   one_of_several = "'tracker/" in str(error)  # for which Hydra does not say what there is
   if isinstance(error, MissingConfigException) and (error.options or one_of_several):
     group, name = re.match(r"((?:hydra/)?[^/]+)/(.*)", error.missing_cfg_file).groups()
-    if (file := Path(name)).exists() and file.parent.name == group:
-      way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
-      return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
+    if way_out := of_file(group, Path(name)):
+      return UserError(f"{group}={name}: a file is chosen as in {way_out}")
     if meant := _choice_named(name):
       return UserError(f"{group}={name}: no such {group}; did you mean {meant}?")
     said = _choices(group)
@@ -371,7 +376,9 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     return config.unknown_option(match[1], value, known, unread)
   told = (str(e).splitlines() for e in (error, error.__cause__) if e)
   lines = [" ".join(each[: 1 + each[0].endswith(":")]) for each in told if each]
-  return UserError(": ".join(line for line in lines if line))
+  message = ": ".join(line for line in lines if line)
+  plus = message.startswith("Could not append")
+  return UserError(f"{message.removesuffix('.')}; leave out the +" if plus else message)
 
 
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:

@@ -36,7 +36,7 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
   sections = {group: [f"{group}=NAME:", *_listed(files)] for group, files in choices.items()}
   large = {name: file for name, file in experiments.items() if not name.endswith("_small")}
-  what = "experiment=NAME, a sweep that is kept in a file; NAME_small in 6 to 60 minutes:"
+  what = "experiment=NAME, a sweep that is kept in a file; most NAME_small in 6 to 60 minutes:"
   sections["experiment"] = [what, *_listed(large)]
   values = OmegaConf.to_container(options(cfg))
   for path, line in paths(yaml.safe_dump(values, sort_keys=False)):

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -42,6 +43,7 @@ from posexp.config.schema import flat, not_a_value
 from posexp.errors import UserError, near
 
 UNREADABLE = HydraException, ArithmeticError, RecursionError, ValueError
+OPENED = {"[": "]", "{": "}"}
 OF_TEXTS = "choice", "shuffle"  # functions whose arguments are values, and no bounds of numbers
 
 
@@ -98,9 +100,18 @@ def read(lines: Iterable[str]) -> list[Override]:
 def _read(line: str) -> Override:
   key, equals, value = line.partition("=")
   if not equals and not line.startswith("~"):
-    raise UserError(f"{brief(key)}: write options as option=value, as in encoding=rpr")
+    raise UserError(
+      f"{brief(key)}: write options as option=value, as in encoding=rpr, without blanks around = "
+      "and commas"
+    )
   if not key.strip("+~ "):
     raise UserError(f"{brief(line)}: a name is missing before =, as in encoding={value or 'rpr'}")
+  parts = [part.strip() for part in value.split(",")]
+  if len(parts) > 1 and "" in parts and not {*value} & {*"'\"[{("}:
+    raise UserError(
+      f"{brief(line)}: a value is missing at a comma; a shell ends a word at a blank, so leave out "
+      "the blanks around commas"
+    )
   reasons = []
   for each in _readings(value):
     try:
@@ -112,6 +123,11 @@ def _read(line: str) -> Override:
   if " while evaluating " in str(reasons[0]):  # choice()
     raise UserError(f"{brief(line)}: {reasons[0].__cause__}") from reasons[0]
   message = f"{brief(line)}: cannot be read; quote the value, as in {typed(key, value)}"
+  if value[:1] in OPENED and value[-1:] in (",", ":"):
+    way_out = quote(f"{key}={value} ...{OPENED[value[0]]}")
+    message = f"{brief(line)}: a shell ends a word at a blank: quote the whole option, as {way_out}"
+  elif value[:1] == "{":
+    message = f"{brief(line)}: cannot be read; write {{name: value}}, names without blanks and ="
   raise UserError(message) from reasons[0]
 
 
@@ -337,3 +353,15 @@ def _targets(value: Any, key: str) -> Iterable[tuple[str, Any]]:
   elif isinstance(value, list):
     for number, inner in enumerate(value):
       yield from _targets(inner, f"{key}[{number}]")
+
+
+def of_file(group: str, file: Path) -> str:
+  """Return what to type for a file that was typed as the choice of a group; "" if it is no file."""
+  if file.exists() and file.parent.name == group:
+    return f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
+  if (plugin := file.with_suffix(".py")).exists() and group in plugins.GROUPS:
+    return f"plugins={quote(str(plugin))} {group}={file.stem}"
+  if group == "task" and file.is_file():
+    kind = "language_modeling" if file.suffix == ".txt" else "text_classification"
+    return f"task={kind} task.train={quote(str(file))}"
+  return ""

@@ -7,6 +7,7 @@ classification and translation. No positions are the floor of both.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
@@ -26,17 +27,41 @@ def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
   Raises:
     UserError: it is typed of one run, or what is typed beside it cannot be composed.
   """
-  place = [at for at, each in enumerate(typed) if each.input_line == f"encoding={NAME}"]
+  lines = (each.input_line.partition("=") for each in typed)
+  chosen = {at: value.split(",") for at, (key, _, value) in enumerate(lines) if key == "encoding"}
+  place = [at for at, names in chosen.items() if NAME in names]
   if not place:
     return list(typed)
   if not multirun:
     raise UserError(f"encoding={NAME} stands for six encodings: add -m for a sweep")
   rest = [each for at, each in enumerate(typed) if at not in place]
+  tasks = [
+    each for each in rest if each.is_sweep_override() and each.key_or_group.startswith("task")
+  ]
+  every = itertools.product(*([*each.sweep_string_iterator()] for each in tasks))
+  lists = {
+    _suited(
+      [*rest, *read(f"{o.key_or_group}={value}" for o, value in zip(tasks, values, strict=True))]
+    )
+    for values in every
+  }
+  if len(lists) > 1:
+    swept = " ".join(each.input_line for each in tasks)
+    raise UserError(
+      f"encoding={NAME} stands for other encodings in parts of {swept}: sweep each alone"
+    )
+  names = dict.fromkeys(
+    name for each in chosen[place[0]] for name in ([each], *lists)[each == NAME]
+  )
+  return [*rest[: place[0]], *read([f"encoding={','.join(names)}"]), *rest[place[0] :]]
+
+
+def _suited(typed: Sequence[Override]) -> tuple[str, ...]:
+  """Return the list for a task, by an encoding that is defined for one direction alone."""
   from posexp.training.setup import Setup  # slow to import
 
-  names = CAUSAL
-  try:  # an encoding that is defined for one direction alone
-    Setup.of(resolve(command_line.shared([*rest, *read(["encoding=fire"])]))).least_parameters()
+  try:
+    Setup.of(resolve(command_line.shared([*typed, *read(["encoding=fire"])]))).least_parameters()
   except Unsuited:
-    names = BOTH_SIDES
-  return [*rest[: place[0]], *read([f"encoding={','.join(names)}"]), *rest[place[0] :]]
+    return BOTH_SIDES
+  return CAUSAL

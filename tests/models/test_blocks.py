@@ -169,5 +169,5 @@ def test_a_gated_network_is_matched_and_defaults_leave_digests_alone():
 
 
 def test_a_first_norm_is_left_out_only_where_there_is_one():
-  with pytest.raises(ValueError, match="first_norm=false leaves out .*; norm=post has none"):
+  with pytest.raises(ValueError, match=r"first_norm=false leaves out .*; norm=post has none"):
     Size(norm="post", first_norm=False)

@@ -127,6 +127,10 @@ def test_a_short_list_is_that_of_the_task(trained, monkeypatch):
   ):
     order.command("-m", f"task={task}", "encoding=short_list", "until=told")
     assert names in [override.input_line for override in trained.found.pop().overrides]
+  order.command("-m", "task=copy,tally", "encoding=short_list,none,kerple")
+  assert f"{names},kerple" in [override.input_line for override in trained.found.pop().overrides]
+  typed = order.command("-m", "task=copy,mr", "encoding=short_list")
+  assert "stands for other encodings in parts of task=copy,mr: sweep each alone" in typed.err
 
 
 @pytest.mark.parametrize("text", ["2", "h", "0h", "0 runs", "-1h", "2h 3m", "many runs"])
