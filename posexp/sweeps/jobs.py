@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.override_parser.types import (
   Glob,
   Override,
+  OverrideType,
   QuotedString,
   Transformer,
 )
@@ -36,6 +37,10 @@ from posexp.sweeps.tuning import Space
 
 MOST = 10_000  # runs of a sweep
 MOST_SEEDS = 20  # of a sweep that ends by itself, where none are typed
+KEPT = 64  # composed configs
+_bases: dict[
+  tuple[str, ...], DictConfig
+] = {}  # by choices and the names of options that have values
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
 
 
@@ -59,6 +64,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   _composed.cache_clear()  # files and plugins may have changed since the last command line
+  _bases.clear()
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
   every, typed = [], {}
@@ -136,8 +142,7 @@ def _trials(
 def _config(job: Mapping[str, str]) -> dict[str, Any]:
   """Return the config of a run, from its overrides by their keys.
 
-  Composing takes Hydra a tenth of a second, and resolving a third of that, so runs that differ in
-  the seed alone share both, unless a value may refer to the seed.
+  Runs that differ in the seed alone share the resolved config, unless a value may refer to it.
   """
   cfg, known = _composed(tuple(line for key, line in job.items() if key != "seed"))
   if "seed" in job:
@@ -152,11 +157,31 @@ def _config(job: Mapping[str, str]) -> dict[str, Any]:
   return known_alone(config)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=KEPT)
 def _composed(lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
-  """Return a config, and an empty dictionary for its resolved form."""
-  with explained(read(lines)):
-    return compose(lines), {}
+  """Return a config, and an empty dictionary for its resolved form.
+
+  Composing takes Hydra a quarter of a second. So runs with the same choices and other values of the
+  same options share what was composed for the first of them.
+  """
+  given = read(lines)
+  late = {o.key_or_group: o.value() for o in given if _is_value(o)}
+  base = tuple(o.key_or_group if _is_value(o) else o.input_line for o in given)
+  if base not in _bases:
+    if len(_bases) == KEPT:
+      _bases.clear()
+    with explained(given):
+      _bases[base] = compose(lines)
+  cfg = copy.deepcopy(_bases[base])
+  for key, value in late.items():
+    OmegaConf.update(cfg, key, value)
+  return cfg, {}
+
+
+def _is_value(o: Override) -> bool:
+  """Return whether an override gives an option a value, on which no choice of a file depends."""
+  option = "." in o.key_or_group and "/" not in o.key_or_group and not o.is_hydra_override()
+  return option and o.type is OverrideType.CHANGE and not isinstance(o.value(), dict)
 
 
 def _identified(
