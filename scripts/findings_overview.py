@@ -43,7 +43,9 @@ def _number(page: str, argv: str, text: str) -> float:
     suite, column, side, track = argv.split(maxsplit=3)
     name, _, option = text.partition(", ")
     cell = board(suite, track).anchor(name).cells[column, side]
-    points = {typed: runs for typed, runs in cell.points.items() if option in typed}
+    points = {
+      typed: runs for typed, runs in cell.points.items() if not option or option in typed.split()
+    }
     cell = dataclasses.replace(cell, points=points)
     return cell.estimate.mean * cell.score.factor
   folder, words = HERE / page, shlex.split(argv)
