@@ -33,7 +33,7 @@ from posexp import storage
 from posexp.config import plugins
 from posexp.config.arguments import Parser, command, keep
 from posexp.config.checks import as_typed
-from posexp.config.command_line import config_of_one
+from posexp.config.command_line import GROUPS, config_of_one
 from posexp.config.plugins import CONFIGS
 from posexp.errors import UserError, near
 from posexp.reporting.text import wrapped
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
   from posexp.tasks.contract import Task
 
 EVENTS = ("open", "sqlite3.connect")  # of Python's, when a file is opened
-# Code and options, which other parts of a run's identity are of, and locks.
-NO_DATA = (".py", ".pyc", ".so", ".lock", ".yaml")
+NO_DATA = (".py", ".pyc", ".so", ".lock")  # code, of which `beside` has the user's own
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
 _listening: list[dict[Path, bool]] = []
 
@@ -173,12 +172,26 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
     elsewhere += [sysconfig.get_paths()["stdlib"], sys.prefix, *SYSTEM]
     elsewhere += [Path(posexp.__file__).parent, CONFIGS]
     folders = [Path(name).resolve() for name in elsewhere if name]
-    return sorted(
+    found = [
       path
       for path, there in read.items()
-      if there and path not in named and path.suffix not in NO_DATA and path.is_file()
+      if there and path.suffix not in NO_DATA and path.is_file() and not _of_configs(path)
       if not any(path.is_relative_to(place) for place in folders)
-    )
+    ]
+    return sorted({*found, *beside()} - named.keys())
+
+
+def _of_configs(path: Path) -> bool:
+  """Return whether a file holds options, as an experiment's, which a run's config has."""
+  return path.suffix == ".yaml" and path.parent.name in GROUPS
+
+
+def beside() -> set[Path]:
+  """Return the modules that plugins import from their folders, which their digests do not cover."""
+  own = {*plugins.files()}
+  loaded = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+  paths = {Path(file).resolve() for file in loaded if file}
+  return {path for path in paths if path.parent in {each.parent for each in own}} - own
 
 
 def remedy(task: Task, paths: list[Path]) -> str:

@@ -102,17 +102,19 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   task, data = trained.setup.task, trained.data
   predictions = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
   level, before = ratio(*parts(predictions[0]))
-  metrics = []
+  scale, metrics = 1.0, []
+  if "bytes" in predictions[0]:  # of tokens, which may leave out a part of the text
+    scale = predictions[0]["bytes"].sum() / data.streams[split].source.bytes
   for prediction in predictions:
     value, deviations = ratio(*parts(prediction))
     difference = {
       "examples": len(deviations),
-      "change": float(value - level),
+      "change": float(scale * (value - level)),
       # Of pairs, not of two samples.
-      "error": float((deviations - before).std() / len(deviations) ** 0.5),
+      "error": float(scale * (deviations - before).std() / len(deviations) ** 0.5),
       "other": int((prediction["answer"] != predictions[0]["answer"]).sum()),  # answers that differ
     }
-    metrics.append(task.scores(prediction) | difference)
+    metrics.append(task.scores_of(data, split, prediction) | difference)
   return metrics
 
 

@@ -162,9 +162,9 @@ def padding(case: Case) -> Iterator[Violation]:
 def batch_mates(case: Case) -> Iterator[Violation]:
   """Check that outputs depend neither on the other rows of a batch nor on their length."""
   model, tokens = stack(case), tokens_of(case)
-  alone = compiled(model, "__call__", tokens[:, : case.part])[:1]
-  others = tokens_of(case, 1).at[0, : case.part].set(tokens[0, : case.part])
-  yield from compare("beside another", model(others, case.mask)[:1, : case.part], alone)
+  alone = model(tokens[:1, : case.part])
+  others = tokens_of(case, 1).at[1, : case.part].set(tokens[0, : case.part])
+  yield from compare("below another", model(others, case.mask[::-1])[1:, : case.part], alone)
 
 
 def cached_decoding(case: Case) -> Iterator[Violation]:
@@ -373,10 +373,18 @@ def terms(case: Case) -> Iterator[Violation]:
   model, tokens = stack(case), tokens_of(case)
   names = dict.fromkeys(term for block in model.blocks for term in block.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
+  far = np.unique(np.geomspace(1, case.most, case.length).astype(int))[None] - 1
+  places = [None, far] if far.size == case.length else [None]
   yield from compare("all on", model(tokens, term_scale=every), model(tokens))
   for name in names:
-    output = model(tokens, term_scale=every | {name: jnp.zeros((case.layers, case.heads))})
+    off = every | {name: jnp.zeros((case.layers, case.heads))}
+    output = model(tokens, term_scale=off)
     if not jnp.isfinite(output).all():
       yield Violation(f"{name} off: not finite")
-    elif jnp.array_equal(output, model(tokens, term_scale=every)):
+    elif all(  # a term may act on far keys alone
+      jnp.array_equal(
+        model(tokens, positions=at, term_scale=off), model(tokens, positions=at, term_scale=every)
+      )
+      for at in places
+    ):
       yield Violation(f"{name} off: nothing changes")

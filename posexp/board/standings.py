@@ -106,6 +106,10 @@ class Standing:
   incomplete: set[str]  # columns that lack a choice, or a final run
   other: list[str]  # columns that were trained with other options, or on other examples
 
+  def finals(self, column: str) -> list[Run]:
+    """Return the runs of its cells in a column."""
+    return [run for (name, _), cell in self.cells.items() if name == column for run in cell.runs]
+
   def over(
     self, columns: Iterable[Column], side: str, learned: bool = False
   ) -> dict[str, np.ndarray] | None:
@@ -180,6 +184,37 @@ def _standing(
   return Standing(about["name"], about, track, cells, chosen, trials, incomplete, other)
 
 
+def _of_same_tests(standings: list[Standing], suite: Suite) -> list[Standing]:
+  """Return standings without cells that were tested on other examples than the newest in a column
+  of the user's own, whose examples are not frozen.
+  """
+  for name in [column.name for column in suite.columns.values() if column.examples is None]:
+    tests = [{_test_of(run) for run in each.finals(name)} for each in standings]
+    ends = [
+      max((str(run.facts.get("ended")) for run in each.finals(name)), default="")
+      for each in standings
+    ]
+    newest = tests[ends.index(max(ends))] if any(ends) else set()
+    standings = [
+      each
+      if not test or test == newest
+      else dataclasses.replace(
+        each,
+        cells={key: cell for key, cell in each.cells.items() if key[0] != name},
+        other=[*each.other, name],
+      )
+      for each, test in zip(standings, tests, strict=True)
+    ]
+  return standings
+
+
+def _test_of(run: Run) -> tuple[str | None, ...]:
+  """Return what tells whether two runs were tested alike: their task's plugin, and examples."""
+  plugin = (run.config.get("plugins") or {}).get("task") or {}
+  scores = (score for metrics in (run.examples or {}).values() for score in metrics.values())
+  return plugin.get("sha256"), *sorted({str(score.get("of")) for score in scores})
+
+
 def of_folder(folder: Path, suite: Suite) -> list[Standing]:
   """Return the standings of all rows in a folder; UserError as in `of_file`."""
   return [each for file in sorted(folder.glob("*.parquet")) for each in of_file(file, suite)]
@@ -211,7 +246,8 @@ class Board:
   @classmethod
   def of(cls, suite: Suite, standings: Sequence[Standing], track: str) -> Board:
     """Return the rows of a track that have a cell, those with the best mean over columns first."""
-    rows = [standing for standing in standings if standing.track == track and standing.cells]
+    every = [standing for standing in standings if standing.track == track]
+    rows = [standing for standing in _of_same_tests(every, suite) if standing.cells]
     board = cls(suite, track, rows)
     means = {row.name: [board.overall(side).get(row.name) for side in SIDES] for row in rows}
     place = {name: sum(each.value for each in found if each) for name, found in means.items()}

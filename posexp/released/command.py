@@ -49,6 +49,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   """
   from flax import nnx
 
+  from posexp.encodings.rotary import RoPE
   from posexp.models.size import Size
   from posexp.released import PREFIX
   from posexp.released import export as released
@@ -84,6 +85,13 @@ def export(args: argparse.Namespace) -> list[Path]:
   if tokens.tokenizer is None:
     why = f"transformers has none for task.tokenizer={kept['kind']}"
     print(f"no tokenizer.json, as {why}: give it the numbers of tokens")
+  layers = (layer.encoding for layer in model.layers)
+  bound = (each.trained_length for each in layers if isinstance(each, RoPE) and each.by_length)
+  if (trained_length := next(bound, None)) is not None:
+    print(
+      f"transformers scales by the longest text of a batch, posexp each query by its own place: "
+      f"the two are equal in batches of at most {trained_length:,} tokens"
+    )
   return files
 
 

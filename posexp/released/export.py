@@ -26,6 +26,7 @@ from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
 from posexp.models.size import Size
 from posexp.released.families import (
+  COMMON,
   FAMILIES,
   RENAMED,
   SCALINGS,
@@ -267,14 +268,18 @@ def _config(family: Family, model: Exported) -> Options:
   given |= {"layer_types": kinds if window else None}
   given |= {"no_rope_layers": [int(isinstance(layer.encoding, RoPE)) for layer in layers]}
   config |= {key: value for key, value in given.items() if key in keys}
-  return config | _rope(turns[0] if turns else RoPE(), model.longest)
+  shares = any(each in keys for each in COMMON["shares"])
+  return config | _rope(turns[0] if turns else RoPE(), model.longest, shares)
 
 
-def _rope(rope: RoPE, length: int) -> Options:
-  """Return the keys of a config that say how a model turns queries and keys."""
+def _rope(rope: RoPE, length: int, shares: bool) -> Options:
+  """Return the keys of a config that say how a model turns queries and keys.
+
+  `shares` says whether a share of channels is usual, so that all of them must be said, too.
+  """
   kind = "default" if rope.scaling == "none" else rope.scaling
   given = {"rope_type": kind, "rope_theta": rope.base}
-  if rope.share != 1:
+  if shares or rope.share != 1:
     given["partial_rotary_factor"] = rope.share
   for key in SCALINGS.get(kind, ()):
     value = getattr(rope, RENAMED.get(key, key))

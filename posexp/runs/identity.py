@@ -137,12 +137,19 @@ def digest(
     # Earlier runs drew positions for the widest row of all: their results are not those of today.
     kept["positions"] = kept["positions"] | {"drawn_for": "rows"}
   if data_digest is not None:
-    task = {key: value for key, value in kept["task"].items() if key not in FILES}
+    task = {key: value for key, value in kept["task"].items() if not names_file(key, value)}
     kept["task"] = task | {"data": data_digest}
   if vectors_digest is not None:
     kept["model"] = kept["model"] | {"vectors": vectors_digest}
   text = json.dumps(_canonical(kept), sort_keys=True, separators=(",", ":"))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def names_file(key: str, value: Any) -> bool:
+  """Return whether an option of a task is the path of its data, which a digest replaces; a task of
+  one's own may have a number under such a name.
+  """
+  return key in FILES and not isinstance(value, int | float)
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:

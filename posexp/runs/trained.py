@@ -39,7 +39,11 @@ class Trained(NamedTuple):
     """Return how far the rows of metrics show a run to be; None if they show no training."""
     rows = [row for row in history if row["step"]]
     evaluated = [row for row in rows if "validation/loss" in row]
-    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    # Guessing is of plain labels, and so is nll; the loss may be of smoothed ones.
+    plain = {
+      row["step"]: row.get("train/nll", row["train/loss"]) for row in rows if "train/loss" in row
+    }
+    losses = [*plain.values()]
     if not evaluated or not losses:
       return None
     steps, last = rows[-1]["step"], evaluated[-1]
@@ -47,7 +51,7 @@ class Trained(NamedTuple):
     before = [row["validation/loss"] for row in evaluated if 4 * row["step"] <= 3 * steps]
     fell = (before[-1] - last["validation/loss"]) / begin if before and begin else 0.0
     since = [row["step"] for row in evaluated[:-1]][-1:] or [0]
-    recent = [row["train/loss"] for row in rows if row["step"] > since[0] and "train/loss" in row]
+    recent = [loss for step, loss in plain.items() if step > since[0]]
     loss = sum(recent) / len(recent) if recent else None
     return cls(steps, warmup, best, fell, loss, chance, epochs)
 

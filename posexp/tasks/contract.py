@@ -264,6 +264,10 @@ class Task(Protocol):
   def scores(self, found: Outputs) -> dict[str, float]:
     """Return the metrics of predictions, `loss` among them."""
 
+  def scores_of(self, data: Any, split: str, found: Outputs) -> dict[str, float]:
+    """Return the metrics of predictions for all of a split, as `conclude` has them."""
+    return self.scores(found)
+
   def measure(self, data: Any, snapshot: Snapshot, split: str) -> dict[str, float]:
     """Return the metrics of a split that are followed during training."""
     return self.scores(self.predict(data, snapshot, split))

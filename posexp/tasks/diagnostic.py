@@ -34,6 +34,7 @@ Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
 FURTHER = "validation_beyond"  # a split of lengths that are neither trained nor tested
+DRAWS = 32  # of a length, by which the width of batches is chosen
 BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
 
 
@@ -178,7 +179,11 @@ class Drawn(Answers):
     return [self.task.draw(random, length) for length in lengths.tolist()]
 
   def widest(self, length):
-    return self.task.draw(np.random.default_rng(0), length)
+    random = np.random.default_rng(0)
+    drawn = [self.task.draw(random, length) for _ in range(DRAWS)]
+    for lengths, examples in self.splits.values():
+      drawn += [examples[at] for at in np.flatnonzero(lengths == length)]
+    return max(drawn, key=self.size_of)
 
   @functools.cached_property
   def splits(self):

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from posexp.data.batches import GRANULE, Batch, numbered
+from posexp.errors import UserError
 from posexp.tasks.contract import Data, ModelSpec
 
 PAD, BOS, SEP, EOS = range(4)
@@ -129,9 +130,13 @@ class Answers(Data):
     """The most tokens that an example of each length has."""
     most = {}
     for length in sorted({length for lengths in self.lengths.values() for length in lengths}):
-      x, y = self.widest(length)
-      most[length] = 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
+      most[length] = self.size_of(self.widest(length))
     return most
+
+  def size_of(self, example: Example) -> int:
+    """Return the number of tokens that a model reads of an example."""
+    x, y = example
+    return 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
 
   @property
   def trained(self) -> int:
@@ -146,10 +151,17 @@ class Answers(Data):
     width = self.widths[self.lengths["train"][-1]]
     for step in itertools.count(start):
       drawn = self.training(np.random.default_rng([seed, step]), batch_size)
+      while max(map(self.size_of, drawn)) > width:  # of a task whose examples differ in size
+        width *= 2
       yield self.batch(drawn, np.arange(batch_size), width, batch_size)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yield every example of a split once, narrow ones first."""
+    """Yield every example of a split once, narrow ones first; UserError if it has no examples."""
+    if split not in self.splits:
+      raise UserError(
+        f"the split {split} has no examples to measure: those of training are {self.source}; there "
+        f"are {', '.join(self.splits)}"
+      )
     lengths, examples = self.splits[split]
     widths = np.array([self.widths[length] for length in lengths.tolist()])
     for width in np.unique(widths).tolist():
@@ -181,11 +193,17 @@ class Answers(Data):
         labels[row, end - len(answer) : end] = answer
       mask[row, 0 if form == "encoder" else end - len(answer) : end] = True
       slots[row] = max(self.trained, end)
+    classes = np.array([int(y[0]) if form == "encoder" else 0 for _, y in examples], np.int32)
+    most = max(tokens.max() - FIRST, labels.max() - FIRST, classes.max(initial=0))
+    if most >= self.task.symbols:
+      raise UserError(
+        f"an example has the symbol {most}, and symbols = {self.task.symbols} counts them "
+        f"from 0: make it {most + 1} or more"
+      )
     batch = {"tokens": tokens, "mask": mask} | numbered(index, rows)
     if form != "encoder":
       return batch | {"labels": labels, "fresh": np.ones(rows, bool), "slots": slots}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
-    classes = np.array([int(y[0]) for _, y in examples], np.int32)
     return batch | {"labels": np.pad(classes, (0, rows - len(classes)))}
 
 

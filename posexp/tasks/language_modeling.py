@@ -200,6 +200,15 @@ class LanguageModeling(sources.Sourced, Task):
       "perplexity": perplexity(scores["loss"]),
     }
 
+  def scores_of(self, data: TextData, split: str, found: Outputs) -> dict[str, float]:
+    """Return the metrics of the exact text of a split, which words may not give back: what they
+    leave out is spelled in bytes.
+    """
+    text = data.streams[split].source
+    bits = found["loss"].sum() / math.log(2) + 8 * data.streams[split].unspelled
+    exact = {"bits_per_byte": float(bits / text.bytes), "bits_per_char": float(bits / text.chars)}
+    return self.scores(found) | exact
+
   def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
     """Return the metrics of a split; on validation, of its first `validation_tokens`."""
     most = None
@@ -216,16 +225,11 @@ class LanguageModeling(sources.Sourced, Task):
     how the model goes on with some beginnings, are written.
     """
     text, predictions = data.streams["test"].source, self.predict(data, snapshot, "test")
-    nats = predictions["loss"].sum()
-    # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
-    bits = nats / math.log(2) + 8 * data.streams["test"].unspelled
     parted = text.bytes < WORDY * text.words and writing.parts_words([text.beginning])
-    measured = self.scores(predictions) | {
-      "bits_per_byte": float(bits / text.bytes),
-      "bits_per_char": float(bits / text.chars),
-      # Without blanks, as in Japanese, a line would be a word.
-      "word_perplexity": perplexity(nats / text.words) if parted else None,
-    }
+    measured: dict[str, Any] = self.scores_of(data, "test", predictions)
+    # Without blanks, as in Japanese, a line would be a word.
+    by_word = perplexity(predictions["loss"].sum() / text.words) if parted else None
+    measured["word_perplexity"] = by_word
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(predictions["tokens"].sum())}
     write_predictions(folder, "test", segments(data, predictions))
     generated = list(continuations(data, snapshot))

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from posexp.errors import UserError
 from posexp.runs import Run, RunWriter, read_run
 from posexp.runs.predictions import load_samples
 
@@ -95,7 +96,12 @@ class Trackers(contextlib.AbstractContextManager):
     self._opened: dict[str, TrackedRun] = {}
     try:
       for name, tracker in trackers.items():
-        self._opened[name] = tracker.open(run, *about)
+        try:
+          self._opened[name] = tracker.open(run, *about)
+        except (UserError, OSError):
+          raise
+        except Exception as error:  # a mistake in a tracker of the user's own
+          log.warning("%s gets nothing of this run: %s: %s", name, type(error).__name__, error)
     except BaseException:
       self._each("close", 1)  # those that were open before
       raise

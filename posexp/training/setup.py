@@ -24,7 +24,7 @@ from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
 from posexp.runs import FILES, Run, folder, parents
-from posexp.runs.identity import decisive
+from posexp.runs.identity import decisive, names_file
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory, mesh_for, most_devices
@@ -229,7 +229,9 @@ def _trained_by(line: str, runs: str) -> str:
 def _check_parent(setup: Setup, parent: Run) -> None:
   """Raise UserError unless a run and its parent have the same task, with the same tokens."""
   here, there = (decisive(config)["task"] for config in (setup.config, parent.config))
-  free = {"name", *setup.task.adjustable, *(FILES if setup.task.data_digest() else ())}
+  free = {"name", *setup.task.adjustable}
+  if setup.task.data_digest():
+    free |= {key for key in FILES if names_file(key, here.get(key))}
   differing = [key for key in {**there, **here} if here.get(key) != there.get(key)]
   for option in [key for key in differing if key not in free]:
     kept = "task" if option == "kind" else f"task.{option}"

@@ -191,15 +191,19 @@ class Functions:
     return jax.lax.with_sharding_constraint(state, layout(state, self.mesh, self.divided))
 
   def gradient(
-    self, state: State, batch: Batch, carry: Any, key: Array
+    self, state: State, batch: Batch, carry: Any, key: Array, positions: Array | None = None
   ) -> tuple[Any, dict[str, Array], Array, Any]:
-    """Return the gradient of a batch's loss, its metrics, their weight, and the next carry."""
+    """Return the gradient of a batch's loss, its metrics, their weight, and the next carry.
+
+    `positions` is the key of random positions, where it is not of `key`.
+    """
+    positions = jax.random.fold_in(key, POSITIONS) if positions is None else positions
 
     def loss(params: Any) -> tuple[Array, tuple]:
       if self.divided:
         params = jax.lax.with_sharding_constraint(params, replicated(self.mesh))
         params = jax.tree.map(lambda leaf: checkpoint_name(leaf, GATHERED), params)
-      rngs = Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
+      rngs = Rngs(dropout=key, positions=positions)
       model = nnx.merge(self.graphdef, params, state.settings)
       smoothing = self.training.label_smoothing
       values, weight, after = model.loss(batch, carry, label_smoothing=smoothing, rngs=rngs)
@@ -229,15 +233,17 @@ class Functions:
       empty = batch["weight"].sum() == 0  # its mean is undefined
       batch = batch | {"weight": jnp.where(empty, 1, batch["weight"])}
       part_key = jax.random.fold_in(key, number)
-      *means, weight, after = self.gradient(state, batch, carry, part_key)
+      *means, weight, after = self.gradient(state, batch, carry, part_key, positions)
       weight = jnp.where(empty, 0, weight)
       total = jax.tree.map(lambda so_far, mean: so_far + weight * mean, total, (*means, 1.0))
       return total, after
 
+    positions = jax.random.fold_in(key, POSITIONS)  # of the step, as without parts
     zeros = jax.tree.map(jnp.zeros_like, (state.params, dict.fromkeys(self.names, 0.0), 0.0))
     given = (jnp.arange(count), *jax.tree.map(parts, (batch, carry)))
     (*sums, weight), after = jax.lax.scan(add, zeros, given)
-    return *jax.tree.map(lambda each: each / weight, sums), weight, jax.tree.map(whole, after)
+    count_of = jnp.where(weight == 0, 1, weight)  # where no target counts
+    return *jax.tree.map(lambda each: each / count_of, sums), weight, jax.tree.map(whole, after)
 
   def counted(self, state: State, values: dict[str, Array], weight: Array) -> Window:
     """Add the metrics of one more step to the window."""

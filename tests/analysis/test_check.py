@@ -1,6 +1,7 @@
 """`posexp.check` finds planted mistakes, and says in which smallest case."""
 
 import functools
+import sys
 
 import pytest
 from seed import some
@@ -55,6 +56,23 @@ class Gated(Relation):
     return super().score(q, k, span) + sums_between(span.key_columns, span)
 
 
+class Crowd(Relation):
+  "Scales logits by the number of rows."
+
+  def score(self, q, k, span):
+    return super().score(q, k, span) * jnp.log(1.0 + q.shape[0])
+
+
+class Grace(Relation):
+  "Counts distances from 9 on alone, which is no mistake."
+
+  terms = ("content", "far")
+
+  def score(self, q, k, span):
+    far = jnp.maximum(jnp.abs(span.offset)[:, None] - 8, 0)
+    return super().score(q, k, span) - span.keep("far") * 0.1 * far
+
+
 class Double(Relation):
   "Weighs twice."
 
@@ -88,6 +106,7 @@ def made(relation, columns=None):
 
 
 ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
+ENCODINGS |= {"crowd": made(Crowd), "grace": made(Grace)}
 ENCODINGS |= {"smear": made(Smeared), "gate": made(Gated, off_by_one)}
 """
 
@@ -108,6 +127,7 @@ def planted(tmp_path, monkeypatch):
       [
         ("late", properties.cached_decoding, properties.padding),
         ("leaky", properties.padding, properties.explicit_positions),
+        ("crowd", properties.batch_mates, properties.terms),
         ("cut", properties.gradients, properties.padding),
         ("double", conformance.weights, properties.padding),
         ("gate", properties.cached_decoding, conformance.weights),
@@ -122,6 +142,11 @@ def test_a_planted_mistake_is_found(name, finds, passes):
   case = Case(all_encodings()[name](), causal=True, length=3, layers=2, heads=2)
   assert next(finds(case), None) is not None
   assert list(passes(case)) == []
+
+
+def test_a_term_that_acts_on_far_keys_alone_is_no_mistake():
+  plugins.load(["wrong.py"])
+  assert [*properties.terms(Case(all_encodings()["grace"](), causal=True))] == []
 
 
 def wider(span, kind, *places, limited=transformer.limited, **options):
@@ -175,7 +200,9 @@ from pathlib import Path
 import posexp
 from posexp.tasks.text_classification import Classification, LabeledData
 
-NAMES = Path("names.txt").read_text().split()
+import kept_beside
+
+NAMES = Path("names.yaml").read_text().split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,13 +227,18 @@ TASKS = {"from_files": FromFiles}
 def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys):
   (tmp_path / "data").mkdir()
   (tmp_path / "data" / "rows.csv").write_text("red a,a\nred b,b\n")
-  (tmp_path / "names.txt").write_text("a b")
+  (tmp_path / "names.yaml").write_text("a b")
+  (tmp_path / "kept_beside.py").touch()
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, "kept_beside", raising=False)
   argv = ["task=from_files", "plugins=own.py"]
   (tmp_path / "own.py").write_text(FROM_FILES)
   assert not check.check(argv)
   said = capsys.readouterr().out
-  assert "data/rows.csv, names.txt are read and are no part of" in " ".join(said.split())
-  assert "files = [self.file, 'names.txt']" in said
+  assert "data/rows.csv, kept_beside.py, names.yaml are read and are no part" in " ".join(
+    said.split()
+  )
+  assert "files = [self.file, 'kept_beside.py', 'names.yaml']" in said
   method = said[said.index("  def data_digest") :].rstrip()
   for end, holds in ((method, True), (method.replace("self.file, ", ""), False)):
     monkeypatch.setattr(plugins, "_found", {})

@@ -81,6 +81,14 @@ def test_another_rule_of_weight_decay_is_another_run_where_it_changes_one(encodi
   assert none[0] == none[1]
 
 
+def test_a_number_is_no_path_of_data_that_a_digest_replaces():
+  few, many, moved = (
+    digest({"task": {"kind": "own", "train": each}}, "of the data") for each in (64, 256, "a.csv")
+  )
+  assert few != many
+  assert moved == digest({"task": {"kind": "own", "train": "b.csv"}}, "of the data")
+
+
 def test_a_translator_without_the_option_of_a_tokenizer_has_the_digest_of_a_bpe():
   joint = digest(with_task(joint=True))
   assert digest(with_task(joint=True, tokenizer="bpe")) == joint

@@ -34,6 +34,12 @@ def test_what_was_cut_short_is_told_from_what_was_learned(losses, warmup, lackin
   assert ("still falling" in found.said()) == ("still improving" in lacking)
 
 
+def test_guessing_is_compared_with_the_loss_against_plain_labels():
+  smoothed = [row | {"train/nll": row["train/loss"] - 0.3} for row in rows(0.69, 0.69, 0.69)]
+  assert Trained.of(rows(0.69, 0.69, 0.69), 10, 3, GUESS, None).at_chance
+  assert not Trained.of(smoothed, 10, 3, GUESS, None).at_chance
+
+
 def test_advice_is_of_the_option_that_was_given():
   found = Trained.of(rows(0.69, 0.5, 0.3, every=200), 600, 100, GUESS, 3)
   assert found.more() == "train.epochs=12 train.warmup=240"

@@ -213,7 +213,9 @@ def test_the_config_of_each_run_is_as_hydra_composes_it(more):
 
 
 @pytest.mark.parametrize(("decay", "times"), [("0", 6), ("${seed}", 18)])
-def test_runs_of_the_same_choices_are_composed_once_and_resolved_once_for_all_seeds(monkeypatch, decay, times):
+def test_runs_of_the_same_choices_are_composed_once_and_resolved_once_for_all_seeds(
+  monkeypatch, decay, times
+):
   asked = []
   for f in (compose, resolved):
     noted = lambda given, f=f: asked.append(f) or f(given)  # noqa: E731

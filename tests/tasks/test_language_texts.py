@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import sys
+import types
 
 import fuzz
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from order import command, only, work
 
 from posexp import generate, score
-from posexp.analysis import scoring
+from posexp.analysis import ablation, scoring
 from posexp.data.corpus import kept_vocabulary
 from posexp.models import sampling
 from posexp.runs.predictions import load_predictions
+from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import open_alone
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
@@ -229,3 +231,22 @@ def test_flags_that_other_commands_have_are_taken_and_told(old, new, trained, ho
 def test_bytes_that_no_token_stands_for_count_8_bits_each():
   costs = scoring.TokenLosses("at once", np.arange(2), np.zeros(2), np.ones(2))
   assert "3.4286" in scoring.table("the dog", [costs], 3)
+
+
+def test_bits_with_terms_off_are_of_the_exact_text_as_those_of_the_run():
+  def found(bits):
+    counts = {name: np.array([30, 50]) for name in ("bytes", "chars", "tokens")}
+    return counts | {
+      "loss": np.full(2, bits * math.log(2)),
+      "right": np.ones(2),
+      "answer": np.ones(2),
+    }
+
+  task, shown = LanguageModeling(train="a.txt"), iter([found(10), found(11)])
+  stub = types.SimpleNamespace(predict=lambda *_: next(shown), scores_of=task.scores_of)
+  text = types.SimpleNamespace(bytes=100, chars=100)
+  data = types.SimpleNamespace(streams={"test": types.SimpleNamespace(source=text, unspelled=5)})
+  trained = types.SimpleNamespace(setup=types.SimpleNamespace(task=stub), data=data, snapshot=None)
+  on, off = ablation.measure(trained, "test", [None, None])
+  assert [on["bits_per_byte"], off["bits_per_byte"]] == pytest.approx([0.6, 0.62])
+  assert off["change"] == pytest.approx(0.02)

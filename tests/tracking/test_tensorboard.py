@@ -138,6 +138,17 @@ def test_a_tracker_opens_something():
     Tracker().open(None, {}, {})
 
 
+def test_a_mistake_in_a_tracker_of_ones_own_costs_no_run(caplog):
+  class Broken(Tracker):
+    def open(self, run, config, facts):
+      raise ZeroDivisionError("planted")
+
+  with Trackers({"broken": Broken()}, None, {}, {}) as opened:
+    opened.log(1, {"train/loss": 0.5})
+  [record] = caplog.records
+  assert record.getMessage() == "broken gets nothing of this run: ZeroDivisionError: planted"
+
+
 def test_a_tracker_that_cannot_be_opened_ends_those_before_it():
   closed = []
 

@@ -15,6 +15,7 @@ from commands import on_eight_devices
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
+from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for, most_devices, shard
@@ -156,6 +157,17 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_and_needs_less():
   (whole, most), (parts, least) = of_parts(spec, uneven(32, 32), 1, 8)
   assert_close(parts, whole)
   assert least < most / 3
+
+
+def test_parts_of_a_batch_share_its_draw_of_positions_and_may_all_have_no_target():
+  at = Positions("randomized", 32)
+  spec = ClassifierSpec(11, 3, ENCODINGS["sinusoidal"](), CERTAIN, positions=at)
+  batch = uneven(4) | {"labels": np.arange(4, dtype=np.int32) % 3}
+  (whole, _), (parts, _) = of_parts(spec, batch, 1, 2)
+  assert_close(parts, whole)
+  nothing = batch | {"weight": np.zeros(4, np.float32)}
+  (((mean, sums, _), _),) = of_parts(spec, nothing, 2)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((mean, sums)))
 
 
 def test_batches_without_equal_parts_are_refused():
