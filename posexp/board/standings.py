@@ -17,7 +17,7 @@ from posexp import reading
 from posexp.board import aggregates
 from posexp.board.aggregates import Interval
 from posexp.board.choices import Choice
-from posexp.board.suite import SIDES, TRACKS, Column, Suite
+from posexp.board.suite import SIDES, TRACKS, Column, Suite, tested_on
 from posexp.errors import UserError
 from posexp.reporting.significance import Contrast, Difference, Estimate, estimate, holm
 from posexp.runs import Run
@@ -189,30 +189,15 @@ def _of_same_tests(standings: list[Standing], suite: Suite) -> list[Standing]:
   of the user's own, whose examples are not frozen.
   """
   for name in [column.name for column in suite.columns.values() if column.examples is None]:
-    tests = [{_test_of(run) for run in each.finals(name)} for each in standings]
-    ends = [
-      max((str(run.facts.get("ended")) for run in each.finals(name)), default="")
-      for each in standings
-    ]
-    newest = tests[ends.index(max(ends))] if any(ends) else set()
-    standings = [
-      each
-      if not test or test == newest
-      else dataclasses.replace(
-        each,
-        cells={key: cell for key, cell in each.cells.items() if key[0] != name},
-        other=[*each.other, name],
-      )
-      for each, test in zip(standings, tests, strict=True)
-    ]
+    runs = [run for each in standings for run in each.finals(name)]
+    if not runs:
+      continue
+    newest = tested_on(max(runs, key=lambda run: str((run.summary or {}).get("ended"))))
+    for at, each in enumerate(standings):
+      if any(tested_on(run) != newest for run in each.finals(name)):
+        kept = {key: cell for key, cell in each.cells.items() if key[0] != name}
+        standings[at] = dataclasses.replace(each, cells=kept, other=[*each.other, name])
   return standings
-
-
-def _test_of(run: Run) -> tuple[str | None, ...]:
-  """Return what tells whether two runs were tested alike: their task's plugin, and examples."""
-  plugin = (run.config.get("plugins") or {}).get("task") or {}
-  scores = (score for metrics in (run.examples or {}).values() for score in metrics.values())
-  return plugin.get("sha256"), *sorted({str(score.get("of")) for score in scores})
 
 
 def of_folder(folder: Path, suite: Suite) -> list[Standing]:

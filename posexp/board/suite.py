@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from posexp import reading, storage
 from posexp.errors import UserError, near
+from posexp.runs import Run
 
 FOLDER = Path(__file__).with_name("suites")
 SUITES = ("2", "1")  # the newest first, which is meant where none is named
@@ -231,3 +232,10 @@ def beginning_of(config: Mapping[str, Any]) -> dict[str, Any]:
       state = program.update(program.init(seed), batch, keys(seed)["dropout"])
       loss = loop.training_metrics(jax.block_until_ready(state))["train/loss"]
   return {"batches": digest, "loss": round(loss, 7)}
+
+
+def tested_on(run: Run) -> tuple[str | None, ...]:
+  """Return what tells whether two runs were tested alike: their task's plugin, and examples."""
+  plugin = (run.config.get("plugins") or {}).get("task") or {}
+  scores = (score for metrics in (run.examples or {}).values() for score in metrics.values())
+  return plugin.get("sha256"), *sorted({str(score.get("of")) for score in scores})

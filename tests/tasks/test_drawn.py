@@ -1,0 +1,62 @@
+"""Examples of a diagnostic of one's own, which may differ in size, and what it cannot have."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from posexp.errors import UserError
+from posexp.tasks import diagnostic_tasks, state_tasks
+from posexp.tasks.diagnostic import Diagnostic, Drawn
+
+
+def test_symbols_that_differ_are_as_many_as_the_longest_example_has():
+  with pytest.raises(ValueError, match="kinds must be at least 20 for distinct"):
+    diagnostic_tasks.Copy(distinct=True, kinds=16, lengths=(4, 16))
+  with pytest.raises(ValueError, match="kinds must be at least 25 for symbols that differ"):
+    state_tasks.IndirectIndexing(kinds=20, lengths=(5,), validated=(25,))
+  assert (
+    len(
+      diagnostic_tasks.Addition(longest=4, lengths=(4,), validated=(6,)).draw(
+        np.random.default_rng(0), 6
+      )[0]
+    )
+    == 25
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ones(Diagnostic):
+  """The symbols but 0 of an input, whose number differs from example to example."""
+
+  symbols = 4
+
+  def draw(self, random, n):
+    x = random.integers(4, size=n) * random.integers(2, size=n)
+    return x, x[x > 0]
+
+
+def test_examples_of_a_length_may_differ_in_tokens():
+  data = Drawn(Ones(longest=13, lengths=(13, 26)))
+  assert all(batch["mask"].any() for batch in itertools.islice(data.batches(8, seed=0), 300))
+  for split in ("validation", "test", "beyond"):
+    assert sum((batch["index"] >= 0).sum() for batch in data.evaluation(split, 64)) >= 500
+
+
+def test_examples_of_training_are_no_split_to_measure():
+  with pytest.raises(
+    UserError, match="split train has no examples to measure: those of training are"
+  ):
+    next(Drawn(diagnostic_tasks.Copy()).evaluation("train", 8))
+
+
+@pytest.mark.parametrize("form", ["decoder", "encoder"])
+def test_a_symbol_that_a_task_does_not_have_is_named(form):
+  class Few(diagnostic_tasks.Majority):
+    symbols = 1
+
+  with pytest.raises(
+    UserError, match="the symbol 1, and symbols = 1 counts them from 0: make it 2"
+  ):
+    next(Drawn(Few(form=form)).batches(8, seed=0))
