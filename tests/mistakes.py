@@ -78,7 +78,7 @@ MISTAKES = [
   ),
   ("seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] for a list"),
   ("encoding=rpr,none", "encoding=rpr,none is a sweep: add -m to run each value"),
-  ("train.steps=3,", "train.steps=3,: a value is missing at a comma; a shell ends a word at a"),
+  ("train.steps=3,", "train.steps=3,: a value is missing at a comma; leave out blanks"),
   ("task.lengths=[5,", "task.lengths=[5,: a shell ends a word at a blank: quote the whole option"),
   ("labels={a=b}", "labels={a=b}: cannot be read; write {name: value}, names without blanks and ="),
   ("runs=[a=b", "runs=[a=b: cannot be read; quote the value, as in 'runs=\"[a=b\"'"),

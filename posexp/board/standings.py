@@ -192,7 +192,7 @@ def _of_same_tests(standings: list[Standing], suite: Suite) -> list[Standing]:
     runs = [run for each in standings for run in each.finals(name)]
     if not runs:
       continue
-    newest = tested_on(max(runs, key=lambda run: str((run.summary or {}).get("ended"))))
+    newest = tested_on(max(runs, key=lambda run: str((run.summary or {}).get("ended", ""))))
     for at, each in enumerate(standings):
       if any(tested_on(run) != newest for run in each.finals(name)):
         kept = {key: cell for key, cell in each.cells.items() if key[0] != name}

@@ -306,7 +306,8 @@ def config_of_one(argv: Sequence[str], parser: Parser) -> dict[str, Any]:
   for o in args.overrides:
     if o.is_sweep_override():
       raise UserError(
-        f"{o.input_line}: this command takes one value of each option; type it once for each"
+        f"{o.input_line}: this command takes one value of an option; run it for each, or write "
+        f"{o.get_key_element()}=[...] for a list"
       )
   with explained(args.overrides):
     cfg = shared(args.overrides)

@@ -109,8 +109,8 @@ def _read(line: str) -> Override:
   parts = [part.strip() for part in value.split(",")]
   if len(parts) > 1 and "" in parts and not {*value} & {*"'\"[{("}:
     raise UserError(
-      f"{brief(line)}: a value is missing at a comma; a shell ends a word at a blank, so leave out "
-      "the blanks around commas"
+      f"{brief(line)}: a value is missing at a comma; leave out blanks around commas, at which a "
+      f"shell ends a word, or quote a text, as in {typed(key, value)}"
     )
   reasons = []
   for each in _readings(value):

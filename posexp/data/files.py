@@ -106,7 +106,7 @@ def notes(path: str, wanted: Wanted) -> Iterator[str]:
     yield f"{path}: quotation marks enclose fields, as in a CSV, and are no part of the texts"
   if _ending(path) in (".csv", ".tsv"):
     named, numbered = next(records(path))[1], next(records(path, wanted))[1]
-    if "" in named:
+    if next(iter(named), None) == "":
       yield f"{path}: the first column has no name, and is taken for the names of rows"
     if named.keys() != numbered.keys():
       yield f"{path}: columns by number, so the first row is data: {', '.join(named)[:60]}"

@@ -29,8 +29,8 @@ SCORES = (
 SEEDS = ("seed", "run", "trial", "repeat")
 EXAMPLES = ("id", "example", "doc_id", "index", "item", "question_id")
 LOWER = re.compile(  # in names of scores of which less is better; short words must stand alone
-  r"loss|perplexity|entropy|errors?(?![a-z])|seconds|"
-  r"(?<![a-z])(ppl|bits|bpb|nll|wer|cer|(wall|run)?time)(?![a-z])"
+  r"loss|perplexity|ppl(?![a-z])|entropy|seconds|bpb|bits_?per|errors?(_?rate)?(?![a-z])|"
+  r"(?<![a-z])(bits|nll|wer|cer|(wall|run)?times?)(?![a-z])"
 )
 RIGHT = {"true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0, "yes": 1.0, "no": 0.0}
 PLACES = ".csv, .tsv, .jsonl, .json and .txt, and folders or records of posexp's runs"

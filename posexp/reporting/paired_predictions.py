@@ -162,6 +162,14 @@ def moved(runs: Sequence[Run], score: Score) -> Moves | None:
   return Moves(moves.mean(axis=0), float(noise), of)
 
 
+def tested_on(run: Run, score: Score) -> str | None:
+  """Return the digest of the examples that a score of a run is of; None where it is not known."""
+  with contextlib.suppress(UserError):
+    if not score.part and (found := _examples_of(run, score)) is not None:
+      return found.of
+  return None
+
+
 def _examples_of(run: Run, score: Score) -> Examples | None:
   """Return what each example adds to a score of a run; None where that is not known.
 

@@ -16,7 +16,7 @@ import numpy as np
 from posexp.errors import UserError, counted
 from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
-from posexp.reporting.paired_predictions import Moves, moved
+from posexp.reporting.paired_predictions import Moves, moved, tested_on
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
@@ -50,7 +50,7 @@ class Results:
   chosen: bool = False  # whether a user chose the options of `by`
   same: Group | None = None  # a part of the baseline, against its rest, if a user asked for it
   margin: float | None = None  # of runs that were looked at: differences within it count as equal
-  other_data: list[str] = dataclasses.field(default_factory=list)  # groups that are not compared
+  other_data: list[Group] = dataclasses.field(default_factory=list)  # groups that are not compared
 
   @property
   def title(self) -> str:
@@ -281,7 +281,7 @@ def _of_task(
       if group is base or sizes[group.label] != sizes[base.label]:
         continue
       if sizes[base.label] is None and _other_data(made, group, base):
-        made.other_data.append(group.label)
+        made.other_data.append(group)
       else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
         group.difference = _difference(group.repeats, base.repeats, score, comparisons)
@@ -295,11 +295,11 @@ def _of_task(
 
 def _other_data(made: Results, a: Group, b: Group) -> bool:
   """Return whether two groups were tested on different examples, though no option says so."""
-  ours, theirs = made.moves(a, b)
-  if ours is None or theirs is None or ours.of == theirs.of:
-    return False
   options = grouping.differing([*a.repeats.values(), *b.repeats.values()])
-  return not any(key.startswith("task.") and key not in grouping.PATHS for key in options)
+  if any(key.startswith("task.") and key not in grouping.PATHS for key in options):
+    return False
+  ours, theirs = (tested_on(next(iter(each.repeats.values())), made.score) for each in (a, b))
+  return None not in (ours, theirs) and ours != theirs
 
 
 def _difference(

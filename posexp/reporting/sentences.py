@@ -268,7 +268,7 @@ def notes(results: Results) -> Iterator[str]:
   if results.other_data:
     yield (
       f"Not compared with {results.baseline.label}, since they were tested on other data: "
-      f"{listed(results.other_data)}."
+      f"{listed([group.label for group in results.other_data])}."
     )
   for fact, says in MIXED.items():
     kinds = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}

@@ -136,6 +136,10 @@ def digest(
   if (kept.get("positions") or {}).get("kind") == "randomized":
     # Earlier runs drew positions for the widest row of all: their results are not those of today.
     kept["positions"] = kept["positions"] | {"drawn_for": "rows"}
+  drawn = (kept.get("positions") or {}).get("kind", "consecutive") != "consecutive"
+  if drawn and "accumulate" in (kept.get("train") or {}):
+    # Earlier runs drew positions for each part of a batch.
+    kept["positions"] = kept["positions"] | {"drawn_in": "step"}
   if data_digest is not None:
     task = {key: value for key, value in kept["task"].items() if not names_file(key, value)}
     kept["task"] = task | {"data": data_digest}

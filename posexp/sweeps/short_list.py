@@ -35,9 +35,8 @@ def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
   if not multirun:
     raise UserError(f"encoding={NAME} stands for six encodings: add -m for a sweep")
   rest = [each for at, each in enumerate(typed) if at not in place]
-  tasks = [
-    each for each in rest if each.is_sweep_override() and each.key_or_group.startswith("task")
-  ]
+  decisive = ("task", "task.form")  # by which a text is read in one direction or in both
+  tasks = [each for each in rest if each.is_sweep_override() and each.key_or_group in decisive]
   every = itertools.product(*([*each.sweep_string_iterator()] for each in tasks))
   lists = {
     _suited(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Annotated, ClassVar
 
@@ -140,16 +141,22 @@ class Addition(Diagnostic):
   def chance(self, n):
     """Return the share of pairs of numbers whose sum is the likeliest one of their bag of digits.
 
-    It is counted over at most a million pairs; for more, of which it is a few percent, it is 0.
+    It is counted over at most a million pairs; for more, where it is smaller still, it is 0.
     """
-    if (pairs := self.base ** (2 * n)) > 1_000_000:
-      return 0.0
-    digits = np.indices([self.base] * (2 * n)).reshape(2 * n, pairs)
-    sums = self.base ** np.arange(n) @ (digits[:n] + digits[n:])
-    bags = self.base ** np.arange(2 * n) @ np.sort(digits, axis=0)
-    found, counts = np.unique(bags * 2 * self.base**n + sums, return_counts=True)
-    _, begins = np.unique(found // (2 * self.base**n), return_index=True)
-    return float(np.maximum.reduceat(counts, begins).sum() / pairs)
+    return likeliest_sum(self.base, n)
+
+
+@functools.cache
+def likeliest_sum(base: int, n: int) -> float:
+  """Return `Addition.chance` of numbers of n digits."""
+  if (pairs := base ** (2 * n)) > 1_000_000:
+    return 0.0
+  digits = np.indices([base] * (2 * n)).reshape(2 * n, pairs)
+  sums = base ** np.arange(n) @ (digits[:n] + digits[n:])
+  bags = base ** np.arange(2 * n) @ np.sort(digits, axis=0)
+  found, counts = np.unique(bags * 2 * base**n + sums, return_counts=True)
+  _, begins = np.unique(found // (2 * base**n), return_index=True)
+  return float(np.maximum.reduceat(counts, begins).sum() / pairs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,9 +151,10 @@ class Answers(Data):
     width = self.widths[self.lengths["train"][-1]]
     for step in itertools.count(start):
       drawn = self.training(np.random.default_rng([seed, step]), batch_size)
-      while max(map(self.size_of, drawn)) > width:  # of a task whose examples differ in size
-        width *= 2
-      yield self.batch(drawn, np.arange(batch_size), width, batch_size)
+      wide = width
+      while max(map(self.size_of, drawn)) > wide:  # of a task whose examples differ in size
+        wide *= 2
+      yield self.batch(drawn, np.arange(batch_size), wide, batch_size)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
     """Yield every example of a split once, narrow ones first; UserError if it has no examples."""

@@ -157,6 +157,7 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
 def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
   less = {
     "val_loss": True, "valLoss": True, "test_wer": True, "bits_per_byte": True, "runtime": True,
+    "errorrate": True, "testppl": True, "bitsperbyte": True, "apply_rate": False,
     "answer_correctness": False, "sentiment_accuracy": False, "power": False, "certainty": False,
   }  # fmt: skip
   for name, lower in less.items():

@@ -31,8 +31,10 @@ class Ones(Diagnostic):
   """The symbols but 0 of an input, whose number differs from example to example."""
 
   symbols = 4
+  rare: int = 0  # how many examples there are to one of four times as many symbols
 
   def draw(self, random, n):
+    n *= 4 if self.rare and not random.integers(self.rare) else 1
     x = random.integers(4, size=n) * random.integers(2, size=n)
     return x, x[x > 0]
 
@@ -40,6 +42,13 @@ class Ones(Diagnostic):
 def test_examples_of_a_length_may_differ_in_tokens():
   data = Drawn(Ones(longest=13, lengths=(13, 26)))
   assert all(batch["mask"].any() for batch in itertools.islice(data.batches(8, seed=0), 300))
+  data = Drawn(Ones(longest=13, lengths=(13,), examples=1, rare=200))
+  batches = [*itertools.islice(data.batches(8, seed=0), 300)]
+  assert len({batch["tokens"].shape for batch in batches}) > 1
+  for start in (0, 150, 299):  # a batch is what it is, whatever came before
+    again = next(data.batches(8, seed=0, start=start))
+    np.testing.assert_array_equal(again["tokens"], batches[start]["tokens"])
+  data = Drawn(Ones(longest=13, lengths=(13, 26)))
   for split in ("validation", "test", "beyond"):
     assert sum((batch["index"] >= 0).sum() for batch in data.evaluation(split, 64)) >= 500
 
