@@ -84,8 +84,7 @@ def rows(
         header = [""] * (numbered or (bool(quotes) and line.startswith('"'))) + header
       fits = len(fields) == len(header)
       if fits and (not numbered or (fields[0].isdecimal() and fields[0] not in known)):
-        if numbered and len(known) < NAMES:
-          known.add(fields[0])
+        known.update([fields[0]] * (numbered and len(known) < NAMES))
         yield f"line {table.line_num}", by_name(zip(header, fields, strict=True))
         fresh = False
       elif any(map(str.strip, fields)):

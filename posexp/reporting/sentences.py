@@ -266,10 +266,8 @@ def notes(results: Results) -> Iterator[str]:
       "texts say nothing of each other, so they are not compared."
     )
   if results.other_data:
-    yield (
-      f"Not compared with {results.baseline.label}, since they were tested on other data: "
-      f"{listed([group.label for group in results.other_data])}."
-    )
+    names = listed([group.label for group in results.other_data])
+    yield f"Tested on other data than {results.baseline.label}, and so not compared: {names}."
   for fact, says in MIXED.items():
     kinds = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}
     if len(kinds) > 1:

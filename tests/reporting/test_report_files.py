@@ -29,7 +29,7 @@ def test_groups_that_were_tested_on_other_data_are_not_compared(tmp_path, said):
       lines = [json.dumps({"label": y, "prediction": y if ok else "x"}) for y, ok in rows]
       file.write_text("\n".join(lines) + "\n")
   text = said(tmp_path)
-  assert "Not compared with none, since they were tested on other data: rope." in text
+  assert "Tested on other data than none, and so not compared: rope." in text
   assert "rpr beats none" in text
   assert "rope beats none" not in text
 

@@ -205,7 +205,8 @@ PLANTED = {  # scores of two groups, the margin, and the verdict for each kind
   "paired": ([0.621, 0.719, 0.8205, 0.521, 0.9195], [0.6, 0.7, 0.8, 0.5, 0.9], 0.01, "ynn"),
   "not paired": ([0.70, 0.71, 0.69, 0.70, 0.72], NEAR, 0.01, "nyn"),
   "few seeds": ([0.9, 0.91], [0.5, 0.6], 0.01, "???"),
-  "a tie": ([0.8, 0.81, 0.79, 0.8, 0.82], [0.8, 0.81, 0.79, 0.8, 0.82], 0.001, "nny"),
+  "a tie": ([*NEAR, 0.82], [*NEAR, 0.82], 0.001, "nny"),
+  "a tie of so few that turned signs cannot tell": (NEAR, NEAR, 0.001, "???"),
 }
 
 
