@@ -95,8 +95,7 @@ def lacking(trained: TrainedModel, task: Diagnostic, length: int) -> str:
   if asked.symbols > task.symbols:
     return f"takes {asked.symbols:,} symbols, and the model has {task.symbols:,}"
   limit = trained.spec.positions.limit(trained.spec.encoding.limit)
-  tokens = asked.prepare(trained.run.path).tokens[length]
-  if limit is not None and tokens > limit:
+  if limit is not None and (tokens := asked.prepare(trained.run.path).tokens[length]) > limit:
     return f"takes {tokens:,} tokens, and there are {limit:,} positions"
   return ""
 

@@ -89,7 +89,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   bound = (each.trained_length for each in layers if isinstance(each, RoPE) and each.by_length)
   if (trained_length := next(bound, None)) is not None:
     print(
-      f"transformers scales by the longest text of a batch, posexp each query by its own place: "
+      "transformers scales by the longest text of a batch, posexp each query by its own place: "
       f"the two are equal in batches of at most {trained_length:,} tokens"
     )
   return files

@@ -171,23 +171,16 @@ class Results:
     return [group for group in self.ranked if turned(group)]
 
   @functools.cached_property
-  def _moves(self) -> dict[tuple[str, ...], Moves | None]:
-    """How examples move the mean of each group, by its values."""
-    return {
-      (*group.values.values(),): moved([*group.repeats.values()], self.score)
-      for group in self.ranked
-    }
-
-  def moves(self, *groups: Group) -> list[Moves | None]:
-    """Return how examples move the means of groups; None where that is not known."""
-    return [self._moves[(*group.values.values(),)] for group in groups]
+  def _moved(self) -> dict[str, Moves | None]:
+    """How examples move the mean of each group, by its label."""
+    return {group.label: moved([*group.repeats.values()], self.score) for group in self.ranked}
 
   def over_examples(self, group: Group) -> Estimate | None:
     """Return the difference to the baseline for other seeds and other test examples, too; None
     where the runs have no scores of single examples, or of other examples.
     """
     contrast = group.difference.contrast
-    ours, theirs = self.moves(group, self.baseline)
+    ours, theirs = self._moved[group.label], self._moved[self.baseline.label]
     if contrast is None or ours is None or theirs is None or ours.of != theirs.of:
       return None
     wider = contrast.over_examples(ours.covariance(theirs), len(ours.by_example))
@@ -277,10 +270,12 @@ def _of_task(
     base, sizes = made.baseline, {}  # of texts, by which language models can be compared
     for group in made.ranked:
       sizes[group.label] = grouping.text_size(next(iter(group.repeats.values())))
+    # Language models are compared by the sizes of their texts.
+    of = tested_on(next(iter(base.repeats.values())), score) if not sizes[base.label] else None
     for group in made.ranked:
       if group is base or sizes[group.label] != sizes[base.label]:
         continue
-      if sizes[base.label] is None and _other_data(made, group, base):
+      if of is not None and _other_data(group, base, score, of):
         made.other_data.append(group)
       else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
@@ -293,13 +288,14 @@ def _of_task(
   return made
 
 
-def _other_data(made: Results, a: Group, b: Group) -> bool:
-  """Return whether two groups were tested on different examples, though no option says so."""
+def _other_data(a: Group, b: Group, score: Score, of: str) -> bool:
+  """Return whether group a was tested on other examples than b, whose digest is `of`, though no
+  option says so.
+  """
   options = grouping.differing([*a.repeats.values(), *b.repeats.values()])
   if any(key.startswith("task.") and key not in grouping.PATHS for key in options):
     return False
-  ours, theirs = (tested_on(next(iter(each.repeats.values())), made.score) for each in (a, b))
-  return None not in (ours, theirs) and ours != theirs
+  return tested_on(next(iter(a.repeats.values())), score) not in (None, of)
 
 
 def _difference(

@@ -22,6 +22,7 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from posexp.config import RunOptions, build
 from posexp.config.checks import show
@@ -38,9 +39,6 @@ from posexp.sweeps.tuning import Space
 MOST = 10_000  # runs of a sweep
 MOST_SEEDS = 20  # of a sweep that ends by itself, where none are typed
 KEPT = 64  # composed configs
-_bases: dict[
-  tuple[str, ...], DictConfig
-] = {}  # by choices and the names of options that have values
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
 
 
@@ -64,7 +62,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   _composed.cache_clear()  # files and plugins may have changed since the last command line
-  _bases.clear()
+  _base.cache_clear()
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
   every, typed = [], {}
@@ -161,21 +159,23 @@ def _config(job: Mapping[str, str]) -> dict[str, Any]:
 def _composed(lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
   """Return a config, and an empty dictionary for its resolved form.
 
-  Composing takes Hydra a quarter of a second. So runs with the same choices and other values of the
-  same options share what was composed for the first of them.
+  Composing takes Hydra a quarter of a second. So runs with the same choices share it.
   """
   given = read(lines)
-  late = {o.key_or_group: o.value() for o in given if _is_value(o)}
-  base = tuple(o.key_or_group if _is_value(o) else o.input_line for o in given)
-  if base not in _bases:
-    if len(_bases) == KEPT:
-      _bases.clear()
-    with explained(given):
-      _bases[base] = compose(lines)
-  cfg = copy.deepcopy(_bases[base])
-  for key, value in late.items():
-    OmegaConf.update(cfg, key, value)
+  with explained(given):
+    cfg = copy.deepcopy(_base(tuple(o.input_line for o in given if not _is_value(o))))
+    try:
+      for o in filter(_is_value, given):
+        OmegaConf.update(cfg, o.key_or_group, o.value())
+    except OmegaConfBaseException:
+      cfg = compose(lines)  # which says what is wrong
   return cfg, {}
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _base(lines: tuple[str, ...]) -> DictConfig:
+  """Return the config of choices alone, to be copied."""
+  return compose(lines)
 
 
 def _is_value(o: Override) -> bool:

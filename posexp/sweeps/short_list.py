@@ -49,8 +49,9 @@ def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
     raise UserError(
       f"encoding={NAME} stands for other encodings in parts of {swept}: sweep each alone"
     )
+  (suited,) = lists
   names = dict.fromkeys(
-    name for each in chosen[place[0]] for name in ([each], *lists)[each == NAME]
+    name for each in chosen[place[0]] for name in (suited if each == NAME else [each])
   )
   return [*rest[: place[0]], *read([f"encoding={','.join(names)}"]), *rest[place[0] :]]
 

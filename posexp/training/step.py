@@ -242,8 +242,8 @@ class Functions:
     zeros = jax.tree.map(jnp.zeros_like, (state.params, dict.fromkeys(self.names, 0.0), 0.0))
     given = (jnp.arange(count), *jax.tree.map(parts, (batch, carry)))
     (*sums, weight), after = jax.lax.scan(add, zeros, given)
-    count_of = jnp.where(weight == 0, 1, weight)  # where no target counts
-    return *jax.tree.map(lambda each: each / count_of, sums), weight, jax.tree.map(whole, after)
+    divisor = jnp.where(weight == 0, 1, weight)  # where no target counts
+    return *jax.tree.map(lambda each: each / divisor, sums), weight, jax.tree.map(whole, after)
 
   def counted(self, state: State, values: dict[str, Array], weight: Array) -> Window:
     """Add the metrics of one more step to the window."""
