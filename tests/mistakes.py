@@ -299,6 +299,7 @@ CLASSES task.name=.. => task.name must be the name of a folder
 CLASSES task.name='' => task.name must be the name of a folder
 task=text_classification => task.train must name a file of training examples
 task=text_classification task.package=yelp => task.package must be one of rotten_tomatoes, imdb, not
+task=grammar train.label_smoothing=0.1 => train.label_smoothing=0.1 is for a loss of tokens or cla
 PAIRS task.max_length=1 => task.max_length must be at least 2, a token and the end of the sentence
 PAIRS task.length_penalty=-1 => task.length_penalty must be at least 0
 PAIRS task.target=en => task.target must be another language than source=en

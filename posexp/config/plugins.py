@@ -299,4 +299,7 @@ def _line(error: BaseException, file: Path) -> int | None:
 
 
 def _said(error: BaseException) -> str:
-  return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+  said = (str(error).splitlines() or [""])[0]
+  if said == "unhashable type: 'list'":  # options are a part of what is compiled
+    said += ", as of an option whose type is list[float]; write tuple[float, ...]"
+  return f"{type(error).__name__}: {said}"

@@ -25,6 +25,8 @@ from posexp.encodings.span import Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import add_bias, matmul, normalized, scores, softmax, weighted_sum
 
+HIDDEN = -1e30  # gives a weight of 0, but is finite: a term that is off multiplies it by 0
+
 
 def scaled(q: Array) -> Array:
   """Return q / √D, with D the size of the last axis."""
@@ -32,8 +34,10 @@ def scaled(q: Array) -> Array:
 
 
 def capped(logits: Array, cap: float | None) -> Array:
-  """Return c·tanh(logits/c), which is below c; without a cap, the logits."""
-  return logits if cap is None else cap * jnp.tanh(logits / cap)
+  """Return c·tanh(logits/c), which is below c, but HIDDEN for HIDDEN; without a cap, the logits."""
+  if cap is None:
+    return logits
+  return jnp.where(logits > HIDDEN / 2, cap * jnp.tanh(logits / cap), HIDDEN)
 
 
 def whole(features: int, num_heads: int) -> int:

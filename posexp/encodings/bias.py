@@ -13,12 +13,11 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import at_most, between, even_from
-from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.base import HIDDEN, Encoding, Relation, Span
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 
 MOST_BUCKETS = 1024  # their starts are computed with integers of about as many digits
-FAR = -1e30  # gives a weight of 0, but is finite: a term that is off multiplies it by 0
 
 
 class SharedBias(Encoding):
@@ -103,7 +102,7 @@ class Slopes(nnx.Module):
     bias = -slope[:, None, None] * far
     if self.divided:
       left = (jnp.arange(self.num_heads) < self.num_heads // 2)[:, None, None]
-      bias = jnp.where(jnp.where(left, offset > 0, offset < 0), FAR, bias)
+      bias = jnp.where(jnp.where(left, offset > 0, offset < 0), HIDDEN, bias)
     return bias
 
 

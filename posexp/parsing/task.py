@@ -44,6 +44,7 @@ class Parsing(Task):
   score: ClassVar[str] = "validation/f1"
   headline: ClassVar[tuple[str, ...]] = ("test/f1", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "f1", "exact_match")
+  smoothed: ClassVar[bool] = False
   compare_by: ClassVar[str] = "f1"
   prediction_columns = TREES
   commands = ("parse",)

@@ -210,6 +210,7 @@ class Task(Protocol):
   # Options that a run may have otherwise than the one from whose weights it starts: neither tokens
   # nor the texts of a split depend on them.
   adjustable: ClassVar[tuple[str, ...]] = ()
+  smoothed: ClassVar[bool] = True  # whether train.label_smoothing means something for its loss
   compare_by: ClassVar[str] = "accuracy"  # what right / tokens of `predict` is, over all examples
   prediction_columns: ClassVar[Columns | None] = None  # of what it writes, by which runs compare
   commands: ClassVar[tuple[str, ...]] = ()  # that open its runs, beside those for every task

@@ -79,6 +79,11 @@ class Setup(NamedTuple):
       raise Unsuited(why)
     if parent is not None:
       _check_parent(setup, parent)
+    if training.label_smoothing and not task.smoothed:
+      raise Unsuited(
+        f"train.label_smoothing={training.label_smoothing:g} is for a loss of tokens or classes, "
+        "and this task has another; leave it at 0"
+      )
     if training.steps == 0 and setup.config.get("init") is None:
       raise UserError(
         "train.steps=0 measures the weights of another run as they are: name that run with "

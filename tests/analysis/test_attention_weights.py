@@ -5,6 +5,7 @@ import io
 import json
 
 import finished
+import jax
 import numpy as np
 import order
 import pytest
@@ -136,8 +137,8 @@ def test_each_layer_is_measured_within_its_own_window_in_texts_of_any_length():
 def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
   size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
 
-  def profile(encoding, **options):
-    model = probe.untrained(encoding, dataclasses.replace(size, **options), causal=True)
+  def profile(encoding, causal=True, **options):
+    model = probe.untrained(encoding, dataclasses.replace(size, **options), causal=causal)
     return probe.profile(model, 6)
 
   plain, scaled = profile(ALiBi()), profile(ALiBi(), logits_scale=4.0)
@@ -145,6 +146,12 @@ def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
   np.testing.assert_allclose(scaled.logits, made, atol=1e-5)
   bounded = profile(ALiBi(), logits_cap=0.5)
   np.testing.assert_allclose(bounded.logits, 0.5 * np.tanh(plain.logits / 0.5), atol=1e-5)
+  # A head that sees one side only sees nothing of the other below a cap, either.
+  sides = profile(ALiBi(two_sided="divided"), causal=False, logits_cap=0.5)
+  ahead, behind = sides.offsets > 0, sides.offsets < 0
+  weights = np.asarray(jax.nn.softmax(sides.logits, axis=-1))
+  assert (weights[:, :, ahead].max((0, 2)) > 0).tolist() == [False, True]
+  assert (weights[:, :, behind].max((0, 2)) > 0).tolist() == [True, False]
   assert profile(ByLayer(["rope window=2", "rope"])).offsets.tolist() == [-1, 0]
 
 
