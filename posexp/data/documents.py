@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,7 +147,31 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
       for writer in remembering:
         writer.repeated += own in writer.keys
     writers[split].add(document, remember=False)
+  for split in missing:
+    if len(start) > 1 and len(writers[split].starts) == 1:
+      draw = functools.partial(splits.draw, purpose=split)
+      _hold_one(writers["train"], writers[split], draw, key)
   return len(start) == 1
+
+
+def _hold_one(
+  train: _Writer, held: _Writer, draw: Callable[[bytes], float], key: Callable[[str], bytes]
+) -> None:
+  """Move the training document with the least draw to a split that has none, as of few documents
+  it happens that none is drawn.
+  """
+  train.file.flush()
+  content = train.path.read_bytes()
+  documents = [content[start:end] for start, end in itertools.pairwise(train.starts)]
+  keys = [key(document.decode()) for document in documents]
+  if len({*keys}) < 2:
+    return
+  least = min(keys, key=draw)
+  train.file.seek(0)
+  train.file.truncate()
+  train.starts = [0]
+  for own, document in zip(keys, documents, strict=True):
+    (held if own == least else train).add(document, remember=False)
 
 
 def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
@@ -178,7 +202,9 @@ def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> lis
       place = "last" if split == "test" or len(missing) == 1 else "last but one"
       notes.append(f"the {split} split is the {place} twentieth of the training text")
     else:
-      notes.append(f"the {split} split is a twentieth of the documents, held out by content hash")
+      count = len(writers[split].starts) - 1
+      share = "a twentieth of the documents" if count > 1 else "one document"
+      notes.append(f"the {split} split is {share}, held out by content hash")
   for split, writer in writers.items():
     if writer.repeated:
       notes.append(f"{writer.repeated:,} training documents also stand in the {split} split")

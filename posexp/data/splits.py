@@ -40,10 +40,18 @@ def exact_key(text: str) -> bytes:
   return hashlib.sha256(" ".join(_lowered(text).split()).encode()).digest()
 
 
-def _lowered(text: str) -> str:
-  """Return a text in lower case, in which é is one character (Unicode's NFC)."""
-  text = text.lower()
+def cased_key(text: str) -> bytes:
+  """Return sha256 of a text as tokenizers that keep case and blanks read it."""
+  return hashlib.sha256(composed(text).encode()).digest()
+
+
+def composed(text: str) -> str:
+  """Return a text in which é is one character (Unicode's NFC)."""
   return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def _lowered(text: str) -> str:
+  return composed(text.lower())
 
 
 def assigning_key(texts: Iterable[str]) -> Callable[[str], bytes]:
@@ -92,6 +100,7 @@ def arrange(
   rows: str = "texts",
   texts: str = "texts",
   keep: Callable[[Row], bool] = lambda row: True,
+  equal: Callable[[str], bytes] = exact_key,
   fold: tuple[int, int] | None = None,
   digest: str | None = None,
 ) -> tuple[dict[str, Split], list[str]]:
@@ -106,6 +115,7 @@ def arrange(
     rows: what the notes call rows.
     texts: what the notes call the first texts of rows.
     keep: training rows for which it is False are dropped.
+    equal: texts that have one value of it are equal to those who read the notes.
     digest: identifies the content of `given`. The notes are cached under it, so that arranging
       again reads nothing.
 
@@ -120,7 +130,7 @@ def arrange(
   def compute() -> list:
     first = beginning(row[0] for row in given["train"]() if keep(row))
     exact = bool(missing) and assigning_key(first) is exact_key
-    return [exact, _notes(given, rows, texts, keep, Division(exact, missing, fold))]
+    return [exact, _notes(given, rows, texts, keep, equal, Division(exact, missing, fold))]
 
   parts = digest, missing, *(fold or ())
   exact, notes = storage.cached("arranged", compute, RECIPE, *parts) if digest else compute()
@@ -135,11 +145,16 @@ def arrange(
 
 
 def _notes(
-  given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], division: Division
+  given: dict[str, Split],
+  rows: str,
+  texts: str,
+  keep: Callable[[Row], bool],
+  equal: Callable[[str], bytes],
+  division: Division,
 ) -> list[str]:
   """Return the notes of `arrange`."""
   others = {
-    name: Counter(exact_key(text) for text, _ in stream())
+    name: Counter(equal(text) for text, _ in stream())
     for name, stream in given.items()
     if name != "train"
   }
@@ -152,7 +167,7 @@ def _notes(
     name = _split_of(row[0], division)
     sizes[name] += 1
     if name == "train" and others:
-      own_key = exact_key(row[0])
+      own_key = equal(row[0])
       for other, keys in others.items():
         repeated[other] += keys.pop(own_key, 0)
   for name in ("train", "test", "validation"):

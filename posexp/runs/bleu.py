@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-WORDS = 5  # a step of source lengths
+STEP = 5  # of source lengths
 ORDER = 4  # BLEU counts runs of up to four tokens, so that a reference must have as many
 # Chinese characters that sacrebleu's `zh` parts, and letters of other scripts that make words
 # without blanks, or with few, as Korean ones do.
@@ -79,17 +79,18 @@ def signature(tokenize: str, references: Sequence[str]) -> str:
   return str(metric.get_signature())
 
 
-def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
+def parts(texts: Sequence[Any], words: bool = True) -> dict[str, list[int]]:
   """Return the indices of pairs by group, in order of appearance; without groups, by the length
-  of the source in words: "1-5", "6-10" and so on.
+  of the source in words, or else in characters but for blanks: "1-5", "6-10" and so on.
   """
   groups: dict[Any, list[int]] = {}
   for index, text in enumerate(texts):
-    step = (max(len(text.source.split()), 1) - 1) // WORDS
+    parted = text.source.split()
+    step = (max(len(parted if words else "".join(parted)), 1) - 1) // STEP
     groups.setdefault(text.group or step, []).append(index)
   if all(text.group for text in texts):
     return groups
-  return {f"{WORDS * i + 1}-{WORDS * (i + 1)}": groups[i] for i in sorted(groups)}
+  return {f"{STEP * i + 1}-{STEP * (i + 1)}": groups[i] for i in sorted(groups)}
 
 
 def of_parts(

@@ -12,22 +12,25 @@ from posexp.data.splits import Rows
 from posexp.runs.trained import Trained
 from posexp.status import doing
 
-RECIPE = "binary words as models read them, or counts of characters, L2, C=1, F1 of classes seen"
+RECIPE = (
+  "binary words as tokenizers read them, or counts of characters, L2, C=1, F1 of classes seen"
+)
 ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
 FEW = 5  # points: half the interval of an accuracy on so few texts that they say little
 
 
-def bag_of_words(splits: dict[str, Rows], characters: bool = False) -> dict[str, dict[str, float]]:
+def bag_of_words(splits: dict[str, Rows], tokenizer: str = "word") -> dict[str, dict[str, float]]:
   """Fit a logistic regression on `train`, and return its `accuracy` and `macro_f1` on other splits.
 
-  A feature says whether a text holds a lower-cased word or punctuation mark, or how often it holds
-  one of the `characters`. Texts are not cut, the vocabulary is not limited, and nothing is tuned.
-  The result is cached by content.
+  A feature says whether a text holds a word or punctuation mark, in lower case if the `tokenizer`
+  is `word`, or for `char` how often it holds a character. Texts are not cut, the vocabulary is not
+  limited, and nothing is tuned. The result is cached by content.
   """
-  options: dict[str, Any] = {"analyzer": "char", "lowercase": False}
-  if not characters:
-    options = {"binary": True, "analyzer": lambda text: writing.words(text.lower())}
-  parts = RECIPE, characters, sorted(splits.items())
+  options: dict[str, Any] = {"analyzer": list}
+  if tokenizer != "char":
+    read = str.lower if tokenizer == "word" else str
+    options = {"binary": True, "analyzer": lambda text: writing.words(read(text))}
+  parts = RECIPE, tokenizer, sorted(splits.items())
   return storage.cached("baseline", lambda: _fit(splits, options), *parts)
 
 

@@ -8,7 +8,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -119,6 +119,11 @@ class LabeledTexts(Classification):
     """Return whether blanks part the words of the texts, going by the first of them."""
     return writing.parts_words(text for text, _ in self.given()[0]["train"]())
 
+  @property
+  def equal(self) -> Callable[[str], bytes]:
+    """What texts share that the model reads as one, but for what is cut or unknown."""
+    return splits.cased_key if self.tokenizer in ("char", "bpe") else splits.exact_key
+
   def settled(self) -> LabeledTexts:
     """Return the task with `word` for `tokenizer=auto`, or with `char` where no blanks part the
     words of the texts that are trained on.
@@ -142,7 +147,7 @@ class LabeledTexts(Classification):
     """Return the metrics of the test split, with a bag of words on validation and test."""
     summary = super().conclude(data, snapshot, folder)
     parted = writing.parts_words(text for text, _ in data.rows["train"])
-    floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
+    floor = bag_of_words.bag_of_words(data.rows, self.tokenizer if parted else "char")
     for split in EVALUATED:
       summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
     labels = Counter(label for _, label in data.rows["test"])
@@ -226,11 +231,10 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
-  keys = [(splits.exact_key(text), label) for text, label in itertools.chain(*given.values())]
-  labels_of = Counter(key for key, _ in {*keys})
-  streams, arranged = splits.arrange(
-    {split: functools.partial(iter, found) for split, found in given.items()}, fold=task.part
-  )
+  equal = task.equal
+  both = _twofold((equal(text), label) for text, label in itertools.chain(*given.values()))
+  again = {split: functools.partial(iter, found) for split, found in given.items()}
+  streams, arranged = splits.arrange(again, equal=equal, fold=task.part)
   notes = [*notes, *arranged]
   kept = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in kept["train"]}) < 2:
@@ -241,13 +245,15 @@ def _rows(
     raise UserError(
       f"the training texts are all empty; is task.text={getattr(task, 'text', None)} their column?"
     )
-  plain = Counter(label.strip().casefold() for label in labels)
-  if alike := [repr(label) for label in sorted(labels) if plain[label.strip().casefold()] > 1]:
-    notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
+  plain = {label: splits.composed(label.strip().casefold()) for label in sorted(labels)}
+  shared = Counter(plain.values())
+  if alike := [repr(label) for label in plain if shared[plain[label]] > 1]:
+    named = ", ".join(alike[:8])
+    notes.append(f"the labels {named} differ by blanks, capitals or how accents are written")
   for split in EVALUATED:
     if new := sum(label not in seen for _, label in kept[split]):
       notes.append(f"{counted(new, f'{split} text')} with a label that no training text has")
-  if both := [at for at, (key, _) in enumerate(keys) if labels_of[key] > 1]:
+  if both:
     where = [place for split in given for place in task.places(split)]
     first = f": {'; '.join(where[at] for at in both[:SHOWN])}" if where else ""
     more = ", ..." if first and len(both) > SHOWN else ""
@@ -255,6 +261,13 @@ def _rows(
       f"{len(both):,} rows have a text that also stands there with another label{first}{more}"
     )
   return kept, tuple(_ordered(labels)), notes
+
+
+def _twofold(rows: Iterable[tuple[bytes, str]]) -> list[int]:
+  """Return which rows, of keys and labels, have a key that also stands with another label."""
+  rows = [*rows]
+  labels_of = Counter(key for key, _ in {*rows})
+  return [at for at, (key, _) in enumerate(rows) if labels_of[key] > 1]
 
 
 def _ordered(labels: set[str]) -> list[str]:
@@ -304,6 +317,13 @@ def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   for counts, what in counted:
     if counted_rows := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
       notes = [*notes, f"{counted_rows} texts are {what}"]
+  if any(cut.values()):
+    every = [*itertools.chain(*rows.values())]
+    read = (np.asarray(each).tobytes() for each in itertools.chain(*ids.values()))
+    alike = len(_twofold(zip(read, (label for _, label in every), strict=True)))
+    if alike > len(_twofold((task.equal(text), label) for text, label in every)):
+      what = "are cut to what also stands there with another label"
+      notes = [*notes, f"{alike:,} texts {what}"]
   notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
   return LabeledData.of(
     rows,

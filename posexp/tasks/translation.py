@@ -178,7 +178,9 @@ class Translation(Task):
 
   def conclude(self, data: ParallelData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of the test split and of further ones, whole and in parts."""
-    summary: dict[str, Any] = {}
+    every = itertools.chain.from_iterable(data.texts_of.values())
+    words = writing.parts_words(text.source for text in every)
+    summary: dict[str, Any] = {} if words else {"parts_of": "characters"}
     sentences, seconds = 0, 0.0
     for split, texts in data.texts_of.items():
       if split == "validation":
@@ -191,7 +193,7 @@ class Translation(Task):
       references = [text.target for text in texts]
       measured = self.scores(self.predict(data, snapshot, split))
       measured |= bleu.corpus(hypotheses, references, data.tokenize)
-      measured |= bleu.of_parts(bleu.parts(texts), hypotheses, references, data.tokenize)
+      measured |= bleu.of_parts(bleu.parts(texts, words), hypotheses, references, data.tokenize)
       summary |= prefixed(split, measured)
     if any(name.endswith("/bleu") for name in summary):
       summary["bleu_signature"] = bleu.signature(data.tokenize, references)
@@ -215,10 +217,11 @@ class Translation(Task):
   def _parts(self, summary: Mapping[str, Any], split: str) -> Iterator[str]:
     """Yield the metrics of each group of a split, or of each range of lengths."""
     names = parts(summary, f"{split}/examples")
-    words = all(re.fullmatch(r"\d+-\d+", name) for name in names)
-    rows = [[f"{split}, by words of source" if words else split, *names]]
+    lengths = all(re.fullmatch(r"\d+-\d+", name) for name in names)
+    unit = summary.get("parts_of", "words")
+    rows = [[f"{split}, by {unit} of source" if lengths else split, *names]]
     rows += [["sentences", *(f"{summary[f'{split}/examples/{name}']:,}" for name in names)]]
-    for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
+    for name in DECODED if lengths else DECODED[1:]:  # groups may be single words, without BLEU
       metric = metric_of(self.metrics, name)
       values = [summary.get(f"{split}/{name}/{part}") for part in names]
       shown = ["-" if value is None else format(value, metric.format) for value in values]

@@ -23,7 +23,7 @@ log = logging.getLogger("posexp")
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS: tuple[str, ...] = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
 RESULTS += ("headline", "metrics", "columns", "gates", "parent", "parent_steps", "context_targets")
-RESULTS += ("ended", "diverged", "bag_of", "guessing", "trained")
+RESULTS += ("ended", "diverged", "bag_of", "parts_of", "guessing", "trained")
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, by the table's name
 

@@ -206,6 +206,15 @@ def test_one_document_is_cut_by_position_and_given_splits_are_kept(tmp_path):
   assert notes == ["the test split is the last twentieth of the training text"]
 
 
+def test_few_documents_leave_no_split_empty(tmp_path):
+  write(tmp_path / "a.jsonl", "".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(3)))
+  texts, _, notes = prepare(tmp_path, train="a.jsonl", text="text")
+  assert [len(texts[split].source.starts) - 1 for split in SPLITS] == [1, 1, 1]
+  kept = sorted(content(texts[split]) for split in SPLITS)
+  assert kept == [b"text 0", b"text 1", b"text 2"]
+  assert "the test split is one document, held out by content hash" in notes
+
+
 def test_documents_that_stand_in_two_splits_are_counted(tmp_path):
   write(tmp_path / "a.parquet", table(ROWS))
   write(tmp_path / "b.parquet", table([ROWS[1], ROWS[1], ROWS[2].upper(), "new"]))

@@ -105,6 +105,22 @@ def test_columns_without_a_header_are_chosen_by_number(tmp_path):
   assert read(path, "2", "1") == [("good film", "1"), ("bad film", "2")]
 
 
+@pytest.mark.parametrize(
+  "text",
+  [
+    "neg\tgood, bad\npos\tgood\n",
+    "neg;good, bad\npos;so, so\n",
+    '"neg";"good, bad"\n"pos";"so, so"\n',
+    "neg,good; bad\npos,so; so\n",
+  ],
+)
+def test_what_parts_columns_by_number_is_told_from_what_stands_in_texts(tmp_path, text):
+  path = tmp_path / "a.csv"
+  path.write_text(text)
+  assert [label for _, label in read(path, "2", "1")] == ["neg", "pos"]
+  assert read(path, "2", "1")[0][0].startswith("good")
+
+
 def test_a_first_column_without_a_name_holds_the_names_of_rows_if_none_occurs_twice(tmp_path):
   path = tmp_path / "a.csv"
   path.write_text("label,text\n1,good film,2\n0,bad film,3\n")

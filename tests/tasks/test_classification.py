@@ -124,7 +124,9 @@ def test_labels_that_are_nearly_alike_are_said(tmp_path):
   rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(ROWS)]
   path = write(tmp_path / "a.jsonl", [*rows, ("one more", "P"), ("another one", "p ")])
   data = TextClassification(train=path).prepare(tmp_path)
-  assert "the labels 'P', 'p', 'p ' differ by blanks or capitals alone" in data.notes
+  assert (
+    "the labels 'P', 'p', 'p ' differ by blanks, capitals or how accents are written" in data.notes
+  )
 
 
 def test_empty_and_long_texts_are_counted(tmp_path):
@@ -199,23 +201,29 @@ def test_rows_that_contradict_each_other_are_counted(tmp_path):
   splits = dict(zip(("train", "validation", "test"), files.values(), strict=True))
   notes = TextClassification(**splits).prepare(tmp_path / "run").notes
   places = f"a.jsonl, line 121; {tmp_path}/a.jsonl, line 122; {tmp_path}/b.jsonl, line 1"
+  cut = dataclasses.replace(TextClassification(**splits), max_length=1).prepare(tmp_path / "cut")
+  assert any(re.search("texts are cut to what also stands there with", note) for note in cut.notes)
+  cased = TextClassification(**splits, tokenizer="char").prepare(tmp_path / "cased")
+  assert not any("another label" in note for note in cased.notes)
   said = f"3 rows have a text that also stands there with another label: {tmp_path}/{places}"
   assert said in notes
 
 
 @pytest.mark.parametrize(
-  ("texts", "labels", "characters"),
+  ("texts", "labels", "tokenizer", "parted"),
   [
-    (["शाम पिता फूल", "शाम पति फूल"], "fh", False),
-    (["كَتَبَ الوَلَدُ", "كُتُبُ الوَلَدُ"], "vn", False),
-    (["GCGCAT" * 4, "ATATGC" * 4], "gc", True),
-    (["这双鞋子特别的好", "这双鞋子特别的坏"], "pn", True),
+    (["शाम पिता फूल", "शाम पति फूल"], "fh", "word", True),
+    (["كَتَبَ الوَلَدُ", "كُتُبُ الوَلَدُ"], "vn", "word", True),
+    (["GCGCAT" * 4, "ATATGC" * 4], "gc", "char", False),
+    (["这双鞋子特别的好", "这双鞋子特别的坏"], "pn", "char", False),
+    (["they polish it", "they Polish it"], "vn", "bpe", True),
+    (["if a:  b", "if a:    b"], "24", "char", True),
   ],
 )
-def test_a_bag_holds_what_a_model_reads(texts, labels, characters):
+def test_a_bag_holds_what_a_model_reads(texts, labels, tokenizer, parted):
   rows = [*zip(texts, labels, strict=True)] * 20
-  assert writing.parts_words(texts) is not characters
-  measured = bag_of_words.bag_of_words({"train": rows, "test": rows}, characters)
+  assert writing.parts_words(texts) is parted
+  measured = bag_of_words.bag_of_words({"train": rows, "test": rows}, tokenizer)
   assert measured["test"]["accuracy"] == 1.0
 
 

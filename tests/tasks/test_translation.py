@@ -21,6 +21,7 @@ from posexp.errors import UserError
 from posexp.runs import bleu, read_run
 from posexp.runs.checkpoints import Checkpoints
 from posexp.tasks import make_task
+from posexp.tasks.parallel import TextPair
 from posexp.tasks.translation import Corpus, tokenizers
 from posexp.training import terminal
 from posexp.training.evaluation import gathered
@@ -73,6 +74,12 @@ def test_the_table_says_what_the_summary_holds(learned):
     assert re.search(rf"^{label} +{figures[0]} +{figures[1]}$", last, re.MULTILINE)
   assert summary["bleu_signature"] in last
   assert re.search("^test, by words of source +1-5 +6-10$", last, re.MULTILINE)
+
+
+def test_parts_are_by_characters_where_no_blanks_part_the_words():
+  pairs = [TextPair("小狗追了王伟", "b"), TextPair("狗", "b")]
+  assert bleu.parts(pairs) == {"1-5": [0, 1]}
+  assert bleu.parts(pairs, words=False) == {"1-5": [1], "6-10": [0]}
 
 
 def test_nothing_is_compiled_per_batch(learned):
