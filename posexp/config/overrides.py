@@ -357,6 +357,8 @@ def _targets(value: Any, key: str) -> Iterable[tuple[str, Any]]:
 
 def of_file(group: str, file: Path) -> str:
   """Return what to type for a file that was typed as the choice of a group; "" if it is no file."""
+  if not file.name:
+    return ""
   if file.exists() and file.parent.name == group:
     return f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
   if (plugin := file.with_suffix(".py")).exists() and group in plugins.GROUPS:

@@ -53,6 +53,7 @@ def prepare() -> None:
     jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  jax.config.update("jax_default_prng_impl", "threefry2x32")  # a run's numbers depend on it
   # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
   if HOST_DEVICES not in os.environ.get("XLA_FLAGS", ""):

@@ -111,7 +111,7 @@ def _before(parent: Run) -> dict[str, Any]:
   return {
     "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
     "parent_steps": summary["stopped_at"] + summary.get("parent_steps", 0),
-    "time/parent_seconds": summary["time/seconds"] + summary.get("time/parent_seconds", 0.0),
+    "time/parent_seconds": summary.get("time/seconds", 0.0) + summary.get("time/parent_seconds", 0.0),
   }
 
 
