@@ -9,7 +9,8 @@ examples:
 
 Each file is compared with the first one. With a row for each seed and example, the verdict is over
 seeds, over examples and over both; equal names of seeds and examples are paired. p is corrected for
-several files (Holm). Less is better of losses, perplexities, bits and errors, or with --lower.
+several files (Holm). Less is better of losses, perplexities, bits, errors and times, or with
+--lower; the verdict says which side is.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def work(args: argparse.Namespace) -> list[Judged]:
   if len({*names}) < len(names):  # a.csv of two folders
     sides = [each._replace(name=str(path)) for each, path in zip(sides, args.files, strict=True)]
   if args.lower or args.higher:
-    sides = [each._replace(lower=args.lower) for each in sides]
+    sides = [each._replace(lower=args.lower, told=True) for each in sides]
   verdicts = judge(sides)
   keep(comparisons=data(verdicts, args.margin, decimals(sides)))
   print("\n".join(lines(sides, verdicts, args.margin)))

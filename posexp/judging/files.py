@@ -28,9 +28,16 @@ SCORES = (
 )  # fmt: skip
 SEEDS = ("seed", "run", "trial", "repeat")
 EXAMPLES = ("id", "example", "doc_id", "index", "item", "question_id")
-LOWER = re.compile(  # in names of scores of which less is better; short words must stand alone
-  r"loss|perplexity|ppl(?![a-z])|entropy|seconds|bpb|bits_?per|errors?(_?rate)?(?![a-z])|"
-  r"(?<![a-z])(bits|nll|wer|cer|(wall|run)?times?)(?![a-z])"
+# Words in names of scores of which more is better, whatever else is in the name, and less.
+HIGHER = re.compile(
+  r"(?<![a-z])(?<!to[\W_])(train|test|valid|val|eval|dev)?"
+  r"(acc|accurac(y|ies)|f1|(sacre)?bleu|rouge|chrf|match|exact(match)?|auc|auroc)(?![a-z])"
+  r"|^(correct|right|precision|recall)$"
+)
+LOWER = re.compile(
+  r"(?<![a-z])([a-z]*((?<![gf])loss(es)?|perplexit(y|ies)|ppl|entropy|errors?(_?rates?)?|seconds)"
+  r"|(train|test|valid|val|eval|dev|wall|run)?(bits|bits_?per_?[a-z]+|bp[bcd]|nll|nats|xent|"
+  r"surprisal|n?r?mse|s?map?e|[wcte]er|fid|brier|ece|latency|times?))(?![a-z]|.free)"
 )
 RIGHT = {"true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0, "yes": 1.0, "no": 0.0}
 PLACES = ".csv, .tsv, .jsonl, .json and .txt, and folders or records of posexp's runs"
@@ -52,6 +59,7 @@ class Side(NamedTuple):
   lower: bool  # whether less is better
   scores: dict[tuple[str, str], float]  # by seed and example; "" where a file does not name them
   named: bool = True  # whether the file names its seeds, so that equal names are equal seeds
+  told: bool = True  # whether an option or the name of the score says which side is better
 
   @property
   def seeds(self) -> list[str]:
@@ -162,7 +170,14 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
       more = "" if seed else "; is a column for the seed missing (--seed)?"
       raise UserError(f"{path}, {where}: {named} stands there twice{more}")
     scores[key], filters[key] = value, row.get("filter")
-  return Side(path.stem, score, bool(LOWER.search(score.lower())), scores, seed is not None)
+  lower = less_is_better(score)
+  return Side(path.stem, score, bool(lower), scores, seed is not None, lower is not None)
+
+
+def less_is_better(score: str) -> bool | None:
+  """Return whether less of a score is better by its name; None if the name does not say."""
+  name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", score).lower()
+  return False if HIGHER.search(name) else True if LOWER.search(name) else None
 
 
 def _column(

@@ -159,10 +159,42 @@ def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
     "val_loss": True, "valLoss": True, "test_wer": True, "bits_per_byte": True, "runtime": True,
     "errorrate": True, "testppl": True, "bitsperbyte": True, "apply_rate": False,
     "answer_correctness": False, "sentiment_accuracy": False, "power": False, "certainty": False,
+    "val_bpc": True, "rmse": True, "mape": True, "eer": True, "fid_score": True, "ece": True,
+    "NLLLoss": True, "latency_ms": True, "time_to_accuracy": True, "gradient_free_loss": True,
+    "glossary_acc": False, "gloss_f1": False, "test_time_accuracy": False, "error_free_rate": False,
+    "lossless_ratio": False, "tokens_per_second": False,
   }  # fmt: skip
   for name, lower in less.items():
     (tmp_path / "a.csv").write_text(f"seed,{name}\n0,1\n")
-    assert side(tmp_path / "a.csv", NONE).lower == lower
+    assert side(tmp_path / "a.csv", NONE).lower == lower, name
+
+
+@pytest.mark.parametrize(
+  ("name", "argv", "better", "noted"),
+  [
+    ("loss", (), "less", False),
+    ("accuracy", (), "more", False),
+    ("quality", (), "more", True),
+    ("quality", ("--lower",), "less", False),
+    ("quality", ("--higher",), "more", False),
+  ],
+)
+def test_a_verdict_says_which_side_is_better_and_whether_that_is_a_guess(
+  typed, name, argv, better, noted
+):
+  files = {f"{each}_csv": f"seed,{name}\n0,{each == 'a'}\n1,1\n" for each in "ab"}
+  files["c_csv"] = f"{name}\n1\n"
+  said = " ".join(typed("b.csv", "a.csv", "c.csv", *argv, **files).split())
+  assert said.count(f"({better} is better") == 2
+  note = f"note: more is taken as better, as {name} does not say so; if less is, add --lower"
+  assert said.count(note) == 2 * noted
+
+
+def test_scores_of_which_less_and_more_is_better_are_compared_if_told_what_holds(typed):
+  files = {"a_csv": "seed,wer\n0,1\n1,2\n", "b_csv": "seed,quality\n0,1\n1,3\n"}
+  said = typed("b.csv", "a.csv", **files)
+  assert "error: less is better of wer in a, and more of quality in b; name the same colu" in said
+  assert "less is better" in typed("b.csv", "a.csv", "--lower")
 
 
 def test_scores_of_other_names_are_compared_with_a_note(typed):
