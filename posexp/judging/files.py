@@ -193,11 +193,15 @@ def _column(
 
 
 def _key(path: Path, where: str, name: str | None, row: Mapping[str, Any]) -> str:
+  """Return a seed or an example, equal however it is spelled; "" where there is no such column."""
   if name is None:
     return ""
-  if row.get(name) in (None, ""):
+  key = "" if row.get(name) is None else str(row[name]).strip()
+  if not key:
     raise UserError(f"{path}, {where}, column {name}: it is empty")
-  return str(row[name])
+  # One key of 0, 0.0 and 00: pandas writes whole numbers so in a column that has a gap.
+  whole = re.fullmatch(r"\+?(-?)0*([0-9]+)(\.0*)?", key)
+  return f"{whole[1]}{whole[2]}" if whole else key
 
 
 def _number(value: Any) -> float | None:

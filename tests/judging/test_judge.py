@@ -197,6 +197,18 @@ def test_scores_of_which_less_and_more_is_better_are_compared_if_told_what_holds
   assert "less is better" in typed("b.csv", "a.csv", "--lower")
 
 
+@pytest.mark.parametrize("column", ["seed", "id"])
+def test_seeds_and_examples_are_paired_however_a_number_is_spelled(tmp_path, column):
+  spelled = {"a": ("0", "1", "12", "q 1"), "b": ("0.0", " 1", '"012."', " q 1 ")}
+  for name, keys in spelled.items():
+    rows = "".join(f"{key},{at}\n" for at, key in enumerate(keys))
+    (tmp_path / f"{name}.csv").write_text(f"{column},score\n{rows}")
+  lines = "".join(json.dumps({column: key, "score": 1}) + "\n" for key in (0.0, 1, "12", "q 1"))
+  (tmp_path / "c.jsonl").write_text(lines)
+  a, b, c = (side(tmp_path / name, NONE) for name in ("a.csv", "b.csv", "c.jsonl"))
+  assert [*a.scores] == [*b.scores] == [*c.scores]
+
+
 def test_scores_of_other_names_are_compared_with_a_note(typed):
   files = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
   said = " ".join(typed("b.csv", "a.csv", **files).split())
@@ -222,7 +234,8 @@ def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
     ("seed,score\n0,1\n0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("id,score\n0,1\n0,2\n", "a.csv", "twice; is a column for the seed missing (--seed)?"),
     ("0,1\n1,2\n", "a.csv", "a.csv, line 1: a header is missing; name the columns"),
-    ("seed,score\n,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("seed,score\n ,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("seed,score\n0,1\n0.0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("seed,x,y\n0,1,2\n", "a.csv", "a.csv: which column is the score? Type --score, one of seed"),
     ("", "a.csv", "a.csv, line 1: a header is missing"),
     ("seed,score\n", "a.csv", "a.csv: it has no rows"),
