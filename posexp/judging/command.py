@@ -49,7 +49,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     raise UserError("--lower and --higher: leave one out")
   if args.margin is not None and not args.margin > 0:
     raise UserError(f"--margin {args.margin:g}: it must be above 0")
-  if args.figure is not None and args.figure.suffix not in FIGURES:
+  if args.figure is not None and args.figure.suffix.lower() not in FIGURES:
     raise UserError(f"--figure {args.figure}: give it the ending {', '.join(FIGURES)}")
   return args
 
@@ -141,7 +141,7 @@ def draw(found: Sequence[Judged], margin: float | None, path: Path) -> None:
     f"{one_line(found[0].a.metric)} against {one_line(found[0].b.name)} ({less} is better)"
   )
   figure.savefig(
-    path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
+    path, bbox_inches="tight", metadata={"Date": None} if path.suffix.lower() == ".svg" else None
   )
 
 

@@ -76,15 +76,16 @@ def side(path: Path, columns: Columns) -> Side:
   Raises:
     UserError: there is no such file, it is of another kind, or a line of it is wrong.
   """
-  if path.is_dir() or path.suffix == ".parquet":
+  ending = path.suffix.lower()
+  if path.is_dir() or ending == ".parquet":
     return _of_runs(path, columns)
   text = _text(path)
-  if path.suffix in (".csv", ".tsv"):
-    rows = _separated(path, text, "\t" if path.suffix == ".tsv" else ",")
-  elif path.suffix in (".jsonl", ".ndjson", ".json"):
+  if ending in (".csv", ".tsv"):
+    rows = _separated(path, text, "\t" if ending == ".tsv" else ",")
+  elif ending in (".jsonl", ".ndjson", ".json"):
     rows = _objects(path, text)
-  elif path.suffix == ".txt":
-    rows = ((f"line {n}", {"score": line}) for n, line in enumerate(text.splitlines(), 1) if line)
+  elif ending == ".txt":
+    rows = ((f"line {n}", {"score": line.strip()}) for n, line in _lines(text) if line.strip())
   else:
     raise UserError(f"{path}: files of results are {PLACES}")
   return _side(path, rows, columns)
@@ -99,6 +100,11 @@ def _text(path: Path) -> str:
   except UnicodeDecodeError as error:
     line = data.count(b"\n", 0, error.start) + 1
     raise UserError(f"{path}, line {line}: not UTF-8; save it in that encoding") from None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+  """Yield numbered lines; a U+2028 or U+0085, which may stand in a text of JSON, ends none."""
+  return enumerate(io.StringIO(text, newline=None), 1)
 
 
 def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -123,8 +129,7 @@ def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dic
 def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yield the place of each object, of a line each or in one list."""
   whole = text.lstrip().startswith("[")
-  parts = [text] if whole else text.splitlines()
-  for number, part in enumerate(parts, 1):
+  for number, part in [(1, text)] if whole else _lines(text):
     if not part.strip():
       continue
     try:
@@ -219,7 +224,7 @@ def _of_runs(path: Path, columns: Columns) -> Side:
   from posexp.runs import read_runs, scores
   from posexp.runs.records import read_records
 
-  runs = read_records(path) if path.suffix == ".parquet" else read_runs([path])[0]
+  runs = read_records(path) if path.suffix.lower() == ".parquet" else read_runs([path])[0]
   runs = [run for run in runs if run.summary is not None]
   if len({(run.digest, run.encoding, repr(run.settings)) for run in runs}) > 1:
     raise UserError(

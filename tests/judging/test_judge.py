@@ -209,6 +209,23 @@ def test_seeds_and_examples_are_paired_however_a_number_is_spelled(tmp_path, col
   assert [*a.scores] == [*b.scores] == [*c.scores]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "A.NDJSON"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(tmp_path, name, end):
+  texts = ("a\u2028b", "a\u2029b", "a\u0085b", "a\u001cb")
+  rows = ({"id": at, "text": text, "score": at} for at, text in enumerate(texts))
+  lines = (json.dumps(row, ensure_ascii=False) + end for row in rows)
+  (tmp_path / name).write_text("".join(lines), newline="", encoding="utf-8")
+  assert [*side(tmp_path / name, NONE).scores.values()] == [0, 1, 2, 3]
+
+
+def test_endings_may_be_capitals_and_lines_of_numbers_blank(typed):
+  files = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
+  said = typed("A.CSV", "B.TXT", "--lower", "--figure", "F.SVG", **files)
+  assert "B and A cannot be told apart" in said
+  assert "<svg" in (typed.folder / "F.SVG").read_text()
+
+
 def test_scores_of_other_names_are_compared_with_a_note(typed):
   files = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
   said = " ".join(typed("b.csv", "a.csv", **files).split())
