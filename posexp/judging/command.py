@@ -9,7 +9,8 @@ examples:
 
 Each file is compared with the first one. With a row for each seed and example, the verdict is over
 seeds, over examples and over both; equal names of seeds and examples are paired. p is corrected for
-several files (Holm). Less is better of losses, perplexities, bits and errors, or with --lower.
+several files (Holm). Less is better of losses, perplexities, bits, errors and times, or with
+--lower; the verdict says which side is.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     raise UserError("--lower and --higher: leave one out")
   if args.margin is not None and not args.margin > 0:
     raise UserError(f"--margin {args.margin:g}: it must be above 0")
-  if args.figure is not None and args.figure.suffix not in FIGURES:
+  if args.figure is not None and args.figure.suffix.lower() not in FIGURES:
     raise UserError(f"--figure {args.figure}: give it the ending {', '.join(FIGURES)}")
   return args
 
@@ -140,7 +141,7 @@ def draw(found: Sequence[Judged], margin: float | None, path: Path) -> None:
     f"{one_line(found[0].a.metric)} against {one_line(found[0].b.name)} ({less} is better)"
   )
   figure.savefig(
-    path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
+    path, bbox_inches="tight", metadata={"Date": None} if path.suffix.lower() == ".svg" else None
   )
 
 
@@ -156,7 +157,7 @@ def work(args: argparse.Namespace) -> list[Judged]:
   if len({*names}) < len(names):  # a.csv of two folders
     sides = [each._replace(name=str(path)) for each, path in zip(sides, args.files, strict=True)]
   if args.lower or args.higher:
-    sides = [each._replace(lower=args.lower) for each in sides]
+    sides = [each._replace(lower=args.lower, told=True) for each in sides]
   verdicts = judge(sides)
   keep(comparisons=data(verdicts, args.margin, decimals(sides)))
   print("\n".join(lines(sides, verdicts, args.margin)))

@@ -28,9 +28,16 @@ SCORES = (
 )  # fmt: skip
 SEEDS = ("seed", "run", "trial", "repeat")
 EXAMPLES = ("id", "example", "doc_id", "index", "item", "question_id")
-LOWER = re.compile(  # in names of scores of which less is better; short words must stand alone
-  r"loss|perplexity|ppl(?![a-z])|entropy|seconds|bpb|bits_?per|errors?(_?rate)?(?![a-z])|"
-  r"(?<![a-z])(bits|nll|wer|cer|(wall|run)?times?)(?![a-z])"
+# Words in names of scores of which more is better, whatever else is in the name, and less.
+HIGHER = re.compile(
+  r"(?<![a-z])(?<!to[\W_])(train|test|valid|val|eval|dev)?"
+  r"(acc|accurac(y|ies)|f1|(sacre)?bleu|rouge|chrf|match|exact(match)?|auc|auroc)(?![a-z])"
+  r"|^(correct|right|precision|recall)$"
+)
+LOWER = re.compile(
+  r"(?<![a-z])([a-z]*((?<![gf])loss(es)?|perplexit(y|ies)|ppl|entropy|errors?(_?rates?)?|seconds)"
+  r"|(train|test|valid|val|eval|dev|wall|run)?(bits|bits_?per_?[a-z]+|bp[bcd]|nll|nats|xent|"
+  r"surprisal|n?r?mse|s?map?e|[wcte]er|fid|brier|ece|latency|times?))(?![a-z]|.free)"
 )
 RIGHT = {"true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0, "yes": 1.0, "no": 0.0}
 PLACES = ".csv, .tsv, .jsonl, .json and .txt, and folders or records of posexp's runs"
@@ -52,6 +59,7 @@ class Side(NamedTuple):
   lower: bool  # whether less is better
   scores: dict[tuple[str, str], float]  # by seed and example; "" where a file does not name them
   named: bool = True  # whether the file names its seeds, so that equal names are equal seeds
+  told: bool = True  # whether an option or the name of the score says which side is better
 
   @property
   def seeds(self) -> list[str]:
@@ -68,15 +76,16 @@ def side(path: Path, columns: Columns) -> Side:
   Raises:
     UserError: there is no such file, it is of another kind, or a line of it is wrong.
   """
-  if path.is_dir() or path.suffix == ".parquet":
+  ending = path.suffix.lower()
+  if path.is_dir() or ending == ".parquet":
     return _of_runs(path, columns)
   text = _text(path)
-  if path.suffix in (".csv", ".tsv"):
-    rows = _separated(path, text, "\t" if path.suffix == ".tsv" else ",")
-  elif path.suffix in (".jsonl", ".ndjson", ".json"):
+  if ending in (".csv", ".tsv"):
+    rows = _separated(path, text, "\t" if ending == ".tsv" else ",")
+  elif ending in (".jsonl", ".ndjson", ".json"):
     rows = _objects(path, text)
-  elif path.suffix == ".txt":
-    rows = ((f"line {n}", {"score": line}) for n, line in enumerate(text.splitlines(), 1) if line)
+  elif ending == ".txt":
+    rows = ((f"line {n}", {"score": line.strip()}) for n, line in _lines(text) if line.strip())
   else:
     raise UserError(f"{path}: files of results are {PLACES}")
   return _side(path, rows, columns)
@@ -91,6 +100,11 @@ def _text(path: Path) -> str:
   except UnicodeDecodeError as error:
     line = data.count(b"\n", 0, error.start) + 1
     raise UserError(f"{path}, line {line}: not UTF-8; save it in that encoding") from None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+  """Yield numbered lines; a U+2028 or U+0085, which may stand in a text of JSON, ends none."""
+  return enumerate(io.StringIO(text, newline=None), 1)
 
 
 def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,8 +129,7 @@ def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dic
 def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yield the place of each object, of a line each or in one list."""
   whole = text.lstrip().startswith("[")
-  parts = [text] if whole else text.splitlines()
-  for number, part in enumerate(parts, 1):
+  for number, part in [(1, text)] if whole else _lines(text):
     if not part.strip():
       continue
     try:
@@ -162,7 +175,14 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
       more = "" if seed else "; is a column for the seed missing (--seed)?"
       raise UserError(f"{path}, {where}: {named} stands there twice{more}")
     scores[key], filters[key] = value, row.get("filter")
-  return Side(path.stem, score, bool(LOWER.search(score.lower())), scores, seed is not None)
+  lower = less_is_better(score)
+  return Side(path.stem, score, bool(lower), scores, seed is not None, lower is not None)
+
+
+def less_is_better(score: str) -> bool | None:
+  """Return whether less of a score is better by its name; None if the name does not say."""
+  name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", score).lower()
+  return False if HIGHER.search(name) else True if LOWER.search(name) else None
 
 
 def _column(
@@ -178,11 +198,15 @@ def _column(
 
 
 def _key(path: Path, where: str, name: str | None, row: Mapping[str, Any]) -> str:
+  """Return a seed or an example, equal however it is spelled; "" where there is no such column."""
   if name is None:
     return ""
-  if row.get(name) in (None, ""):
+  key = "" if row.get(name) is None else str(row[name]).strip()
+  if not key:
     raise UserError(f"{path}, {where}, column {name}: it is empty")
-  return str(row[name])
+  # One key of 0, 0.0 and 00: pandas writes whole numbers so in a column that has a gap.
+  whole = re.fullmatch(r"\+?(-?)0*([0-9]+)(\.0*)?", key)
+  return f"{whole[1]}{whole[2]}" if whole else key
 
 
 def _number(value: Any) -> float | None:
@@ -200,7 +224,7 @@ def _of_runs(path: Path, columns: Columns) -> Side:
   from posexp.runs import read_runs, scores
   from posexp.runs.records import read_records
 
-  runs = read_records(path) if path.suffix == ".parquet" else read_runs([path])[0]
+  runs = read_records(path) if path.suffix.lower() == ".parquet" else read_runs([path])[0]
   runs = [run for run in runs if run.summary is not None]
   if len({(run.digest, run.encoding, repr(run.settings)) for run in runs}) > 1:
     raise UserError(

@@ -72,8 +72,14 @@ def judge(sides: Sequence[Side]) -> list[Judged]:
 
 def _judged(a: Side, b: Side) -> Judged:
   if a.lower != b.lower:
-    raise UserError(f"{a.name} has {a.metric} and {b.name} {b.metric}; --score names the same one")
+    less, more = (a, b) if a.lower else (b, a)
+    raise UserError(
+      f"less is better of {less.metric} in {less.name}, and more of {more.metric} in {more.name}; "
+      "name the same column by --score, or say by --lower or --higher what holds for both"
+    )
   shared, notes = _shared(a, b)
+  if guessed := " and ".join(dict.fromkeys(each.metric for each in (a, b) if not each.told)):
+    notes.append(f"more is taken as better, as {guessed} does not say so; if less is, add --lower")
   if a.metric != b.metric:
     notes.append(f"the score of {a.name} is {a.metric}, that of {b.name} {b.metric}")
   tables = [_table(side, shared) for side in (a, b)]
@@ -191,13 +197,14 @@ def sentence(found: Judged, margin: float | None, digits: int) -> str:
   if sign < 0:
     better, worse = worse, better
   by = f"{abs(found.difference):.{digits}f} {found.a.metric}"
+  side = f"{'less' if found.a.lower else 'more'} is better"
   if found.kind == "not tested":
     return (
-      f"{found.a.name} and {found.b.name} cannot be tested: they differ by {by}, and a score alone "
-      "has no spread; give scores of several seeds, or of each example."
+      f"{found.a.name} and {found.b.name} cannot be tested: they differ by {by} ({side}), and a "
+      "score alone has no spread; give scores of several seeds, or of each example."
     )
   flip = 1 if found.difference > 0 else -1
-  sure = ["less is better"] * found.a.lower
+  sure = [side]
   for test in found.tests:
     ends = "the same difference with each"
     if test.low is not None:

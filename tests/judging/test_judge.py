@@ -159,10 +159,71 @@ def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
     "val_loss": True, "valLoss": True, "test_wer": True, "bits_per_byte": True, "runtime": True,
     "errorrate": True, "testppl": True, "bitsperbyte": True, "apply_rate": False,
     "answer_correctness": False, "sentiment_accuracy": False, "power": False, "certainty": False,
+    "val_bpc": True, "rmse": True, "mape": True, "eer": True, "fid_score": True, "ece": True,
+    "NLLLoss": True, "latency_ms": True, "time_to_accuracy": True, "gradient_free_loss": True,
+    "glossary_acc": False, "gloss_f1": False, "test_time_accuracy": False, "error_free_rate": False,
+    "lossless_ratio": False, "tokens_per_second": False,
   }  # fmt: skip
   for name, lower in less.items():
     (tmp_path / "a.csv").write_text(f"seed,{name}\n0,1\n")
-    assert side(tmp_path / "a.csv", NONE).lower == lower
+    assert side(tmp_path / "a.csv", NONE).lower == lower, name
+
+
+@pytest.mark.parametrize(
+  ("name", "argv", "better", "noted"),
+  [
+    ("loss", (), "less", False),
+    ("accuracy", (), "more", False),
+    ("quality", (), "more", True),
+    ("quality", ("--lower",), "less", False),
+    ("quality", ("--higher",), "more", False),
+  ],
+)
+def test_a_verdict_says_which_side_is_better_and_whether_that_is_a_guess(
+  typed, name, argv, better, noted
+):
+  files = {f"{each}_csv": f"seed,{name}\n0,{each == 'a'}\n1,1\n" for each in "ab"}
+  files["c_csv"] = f"{name}\n1\n"
+  said = " ".join(typed("b.csv", "a.csv", "c.csv", *argv, **files).split())
+  assert said.count(f"({better} is better") == 2
+  note = f"note: more is taken as better, as {name} does not say so; if less is, add --lower"
+  assert said.count(note) == 2 * noted
+
+
+def test_scores_of_which_less_and_more_is_better_are_compared_if_told_what_holds(typed):
+  files = {"a_csv": "seed,wer\n0,1\n1,2\n", "b_csv": "seed,quality\n0,1\n1,3\n"}
+  said = typed("b.csv", "a.csv", **files)
+  assert "error: less is better of wer in a, and more of quality in b; name the same colu" in said
+  assert "less is better" in typed("b.csv", "a.csv", "--lower")
+
+
+@pytest.mark.parametrize("column", ["seed", "id"])
+def test_seeds_and_examples_are_paired_however_a_number_is_spelled(tmp_path, column):
+  spelled = {"a": ("0", "1", "12", "q 1"), "b": ("0.0", " 1", '"012."', " q 1 ")}
+  for name, keys in spelled.items():
+    rows = "".join(f"{key},{at}\n" for at, key in enumerate(keys))
+    (tmp_path / f"{name}.csv").write_text(f"{column},score\n{rows}")
+  lines = "".join(json.dumps({column: key, "score": 1}) + "\n" for key in (0.0, 1, "12", "q 1"))
+  (tmp_path / "c.jsonl").write_text(lines)
+  a, b, c = (side(tmp_path / name, NONE) for name in ("a.csv", "b.csv", "c.jsonl"))
+  assert [*a.scores] == [*b.scores] == [*c.scores]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "A.NDJSON"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(tmp_path, name, end):
+  texts = ("a\u2028b", "a\u2029b", "a\u0085b", "a\u001cb")
+  rows = ({"id": at, "text": text, "score": at} for at, text in enumerate(texts))
+  lines = (json.dumps(row, ensure_ascii=False) + end for row in rows)
+  (tmp_path / name).write_text("".join(lines), newline="", encoding="utf-8")
+  assert [*side(tmp_path / name, NONE).scores.values()] == [0, 1, 2, 3]
+
+
+def test_endings_may_be_capitals_and_lines_of_numbers_blank(typed):
+  files = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
+  said = typed("A.CSV", "B.TXT", "--lower", "--figure", "F.SVG", **files)
+  assert "B and A cannot be told apart" in said
+  assert "<svg" in (typed.folder / "F.SVG").read_text()
 
 
 def test_scores_of_other_names_are_compared_with_a_note(typed):
@@ -190,7 +251,8 @@ def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
     ("seed,score\n0,1\n0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("id,score\n0,1\n0,2\n", "a.csv", "twice; is a column for the seed missing (--seed)?"),
     ("0,1\n1,2\n", "a.csv", "a.csv, line 1: a header is missing; name the columns"),
-    ("seed,score\n,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("seed,score\n ,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("seed,score\n0,1\n0.0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("seed,x,y\n0,1,2\n", "a.csv", "a.csv: which column is the score? Type --score, one of seed"),
     ("", "a.csv", "a.csv, line 1: a header is missing"),
     ("seed,score\n", "a.csv", "a.csv: it has no rows"),
