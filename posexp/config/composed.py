@@ -100,7 +100,8 @@ def tracker_variables() -> dict[str, dict[str, str]]:
 
 
 def _variable(name: str, *default: Any) -> Any:
-  """Return the value of an environment variable; refuse one that could be a secret.
+  """Return the value of an environment variable, of which "" stands for none; refuse one that could
+  be a secret.
 
   A config is kept with its run and published with the run's records, and an experiment file may be
   a stranger's.
@@ -110,7 +111,8 @@ def _variable(name: str, *default: Any) -> Any:
       f"a config does not read the environment variable {brief(name)}, as its value would be kept "
       f'and published with the run; type the option, with "${brief(name)}" for the shell'
     )
-  return _ENV(name, *default)
+  value = _ENV(name, *default)
+  return default[0] if value == "" and default else value
 
 
 _ENV = oc.env
@@ -228,8 +230,6 @@ def known_alone(config: dict[str, Any]) -> dict[str, Any]:
   return {key: config[key] for key in dict.fromkeys([*first, *config])}
 
 
-def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
-  """Return the full keys of the options that runs with these encodings have, and of all others."""
 def no_such_option(
   key: str, value: Any, options: Sequence[str], others: Sequence[str]
 ) -> UserError:
@@ -245,6 +245,8 @@ def no_such_option(
   return unknown_option(key, value, options, others)
 
 
+def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
+  """Return the full keys of the options that runs with these encodings have, and of all others."""
   encodings, every = [*encodings], {**OmegaConf.to_container(encodings_node()), **config}
   others = [str(name) for name in encodings_node() if name not in encodings]
   unread = {name: every.pop(name) for name in others}
