@@ -9,7 +9,6 @@ the table of posexp.report above them, with intervals and tests, which W&B does 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,8 @@ def main(argv: Sequence[str]) -> None:
   parser = Parser("", f"Saves a workspace of W&B for each task of some runs.\n\n{EXAMPLES}")
   parser.prog = "python scripts/wandb_workspace.py"
   parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
-  parser.add_argument(
-    "--project", default=os.environ.get("WANDB_PROJECT") or PROJECT, help="default: %(default)s"
-  )
+  named = "default: WANDB_PROJECT, or that of wandb init, or posexp"
+  parser.add_argument("--project", help=named)
   parser.add_argument("--entity", help="user or team; default: yourself")
   args = parser.parse_args(list(argv))
   tasks = results(read_runs(args.runs or [Path("runs")])[0])
@@ -50,9 +48,10 @@ def main(argv: Sequence[str]) -> None:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
     entity = args.entity or wandb.Api().default_entity
+    project = args.project or wandb_server.settled().project or PROJECT
     for task in tasks:
-      print(f"{task.task}: {workspace(workspaces, task, entity, args.project).save().url}")
-      print(f"{task.task}, report: {report(task, entity, args.project).save().url}")
+      print(f"{task.task}: {workspace(workspaces, task, entity, project).save().url}")
+      print(f"{task.task}, report: {report(task, entity, project).save().url}")
   except Exception as error:  # W&B's have no class in common
     raise UserError(f"W&B cannot be had: {wandb_server.reason(error)}") from error
 

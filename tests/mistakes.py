@@ -159,6 +159,8 @@ MISTAKES = [
   ("-m plugins=a.py,b.py", "plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"),
   ("tracker=foo", "tracker=foo: no such tracker (known: none, tensorboard, wandb)"),
   ("tracker=[wandb,foo]", "tracker=foo: no such tracker"),
+  ("tracker=none wandb.project=x", "wandb.project=x is of tracker=wandb: choose that tracker"),
+  ("-m tracker=tensorboard wandb.mode=online,offline", "wandb.mode=online is of tracker=wandb: "),
 ]  # fmt: skip
 
 OPTIONS = r"""

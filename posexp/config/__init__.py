@@ -8,4 +8,4 @@ overrides) and `arguments` (argparse).
 from posexp.config.checks import show, show_options
 from posexp.config.composed import RunOptions, encodings_node, options, resolve
 from posexp.config.plugins import CONFIGS
-from posexp.config.schema import build, look_up, nearest, unknown_name, unknown_option
+from posexp.config.schema import build, look_up, nearest, unknown_name

@@ -29,7 +29,7 @@ from posexp import config
 from posexp.config import plugins
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import NAME, brief, quoted, show, typed
-from posexp.config.composed import SECTIONS, options_for, reason
+from posexp.config.composed import SECTIONS, no_such_option, options_for, reason, tracker_variables
 from posexp.config.overrides import check_composed, check_hydra_option, of_file, read, register
 from posexp.config.schema import flat, nearest, not_a_value, suggestion, summary
 from posexp.errors import UserError
@@ -237,9 +237,8 @@ def _check_given(given: Sequence[Override]) -> None:
 
 def _sections() -> set[str]:
   """Return the keys under which there are options."""
-  trackers = {file.stem for file in (config.CONFIGS / "tracker").glob("*.yaml")}
   own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
-  return {*SECTIONS, *own, *NULLABLE, *trackers, *map(str, config.encodings_node())}
+  return {*SECTIONS, *own, *NULLABLE, *tracker_variables(), *map(str, config.encodings_node())}
 
 
 def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
@@ -374,7 +373,7 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     elsewhere = any(key.rpartition(".")[2] == match[1] for key in known)
     if (meant := _choice_named(value)) and "." not in match[1] and not elsewhere:
       return UserError(f"{match[1]}={value}: there is no option {match[1]}; did you mean {meant}?")
-    return config.unknown_option(match[1], value, known, unread)
+    return no_such_option(match[1], value, known, unread)
   told = (str(e).splitlines() for e in (error, error.__cause__) if e)
   lines = [" ".join(each[: 1 + each[0].endswith(":")]) for each in told if each]
   message = ": ".join(line for line in lines if line)

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,24 +90,29 @@ def _usual(epochs: int, steps: int | None, task: DictConfig) -> int | None:
 
 
 @functools.cache
-def _variables() -> frozenset[str]:
-  """Return the environment variables that posexp's own files of trackers name."""
-  texts = (file.read_text(encoding="utf-8") for file in (CONFIGS / "tracker").glob("*.yaml"))
-  return frozenset(name for text in texts for name in re.findall(r"\$\{oc\.env:(\w+)", text))
+def tracker_variables() -> dict[str, dict[str, str]]:
+  """Return, for each of posexp's own files of trackers, the environment variables that it names, by
+  the options of which they are defaults.
+  """
+  files = (CONFIGS / "tracker").glob("*.yaml")
+  texts = {file.stem: file.read_text(encoding="utf-8") for file in files}
+  return {name: dict(re.findall(r"(\w+): \$\{oc\.env:(\w+)", texts[name])) for name in texts}
 
 
 def _variable(name: str, *default: Any) -> Any:
-  """Return the value of an environment variable; refuse one that could be a secret.
+  """Return the value of an environment variable, of which "" stands for none; refuse one that could
+  be a secret.
 
   A config is kept with its run and published with the run's records, and an experiment file may be
   a stranger's.
   """
-  if name not in _variables():
+  if not any(name in variables.values() for variables in tracker_variables().values()):
     raise ValueError(
       f"a config does not read the environment variable {brief(name)}, as its value would be kept "
       f'and published with the run; type the option, with "${brief(name)}" for the shell'
     )
-  return _ENV(name, *default)
+  value = _ENV(name, *default)
+  return default[0] if value == "" and default else value
 
 
 _ENV = oc.env
@@ -178,8 +183,7 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
   """
   try:
     # The options of trackers stand in the section tracker, which may refer to sections of theirs.
-    trackers = {file.stem for file in (CONFIGS / "tracker").glob("*.yaml")}
-    unread = {"hydra", *trackers, *encodings_node()} - {str(cfg.get("encoding"))}
+    unread = {"hydra", *tracker_variables(), *encodings_node()} - {str(cfg.get("encoding"))}
     return {
       key: OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
       if OmegaConf.is_config(value := cfg[key])
@@ -224,6 +228,21 @@ def known_alone(config: dict[str, Any]) -> dict[str, Any]:
   chosen = config.get("encoding")
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
   return {key: config[key] for key in dict.fromkeys([*first, *config])}
+
+
+def no_such_option(
+  key: str, value: Any, options: Sequence[str], others: Sequence[str]
+) -> UserError:
+  """Return the error for an option that a composed config lacks: as `unknown_option` does, if it is
+  not of a tracker that was not chosen.
+  """
+  section = key.partition(".")[0]
+  chosen = any(each.startswith(f"{section}.") for each in options)
+  if tracker_variables().get(section) and not chosen:
+    return UserError(
+      f"{key}={brief(value)} is of tracker={section}: choose that tracker, or drop {key}"
+    )
+  return unknown_option(key, value, options, others)
 
 
 def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:

@@ -30,7 +30,7 @@ from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import load_samples
 from posexp.tracking.tracker import facts
 from posexp.wandb import offline, server
-from posexp.wandb.run import NOTE, PROJECT, Wandb, WandbRun
+from posexp.wandb.run import NOTE, Wandb, WandbRun
 
 # This machine and this command are not those that have trained the run.
 ELSEWHERE = {"x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True}
@@ -47,7 +47,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
     "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
   )
-  parser.add_argument("--project", help="default: that of each run, or WANDB_PROJECT, or posexp")
+  named = "default: that of each run, or WANDB_PROJECT, or that of wandb init, or posexp"
+  parser.add_argument("--project", help=named)
   parser.add_argument("--entity", help="user or team; default: that of each run, or WANDB_ENTITY")
   parser.add_argument("--dry-run", action="store_true", help="send nothing")
   return parser.parse_args(list(argv))
@@ -60,18 +61,20 @@ def sync(args: argparse.Namespace) -> Counter[str]:
     How many runs were SENT, were THERE, and FAILED.
 
   Raises:
-    UserError: there are no runs, W&B cannot be reached or refuses the key, or the project's name is
-      not valid.
+    UserError: there are no runs, W&B cannot be reached or refuses the key or a setting, or the
+      project's name is not valid.
   """
   runs, notes = read_runs(args.runs, trials=True)
   for note in notes:
     print(f"note: {note}")
-  asked = {"project": args.project, "entity": args.entity}
-  asked = {key: value for key, value in asked.items() if value is not None}
-  build(Wandb, asked, "wandb")
-  project = os.environ.get("WANDB_PROJECT")
+  said = {name: os.environ.get(f"WANDB_{name.upper()}") for name in ("project", "entity")}
+  for name, project in (("--project", args.project), ("WANDB_PROJECT", said["project"])):
+    try:
+      build(Wandb, {"project": project}, "")
+    except UserError as error:
+      raise UserError(f"{name}{str(error).removeprefix('project')}") from None
   os.environ.pop("WANDB_RUN_ID", None)  # it names a run to be trained
-  url = server.session().settings.base_url
+  url = server.settled().base_url
   if not args.dry_run:
     _log_in()
   ends: Counter[str] = Counter()
@@ -79,7 +82,8 @@ def sync(args: argparse.Namespace) -> Counter[str]:
     try:
       trackers = run.config.get("tracker") or run.config  # earlier runs have the section alone
       section = trackers.get("wandb") or {}
-      own = asked | ({} if asked.get("project") or section.get("project") else {"project": project})
+      own = {key: getattr(args, key) or section.get(key) or said[key] for key in said}
+      own["project"] = own["project"] or noted(run.path).get("project")  # where it was logged
       options = build(Wandb, section | own, "wandb")
       end = line = THERE
       if not is_synced(run, url, options):
@@ -196,7 +200,7 @@ def noted(folder: Path) -> dict[str, Any]:
 def is_synced(run: Run, url: str, options: Wandb) -> bool:
   """Return whether a server is known to have all of a run, in the project and entity asked for."""
   note = noted(run.path)
-  wanted: dict[str, Any] = {"server": url, "project": options.project or PROJECT}
+  wanted: dict[str, Any] = {"server": url, "project": options.project}
   wanted |= {"entity": options.entity or note.get("entity"), "offline": False}
   return note == wanted | {"step": run.step, "finished": run.summary is not None}
 

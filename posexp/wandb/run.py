@@ -62,7 +62,7 @@ class Wandb(Tracker):
   notes: str | None = None
   timeout: Positive = 15.0  # seconds for the server to answer before a run goes on offline
   console: Literal["off", "auto", "wrap", "redirect", "wrap_raw", "wrap_emu"] = "off"
-  log_model: bool = False  # whether the best checkpoint becomes an artifact
+  log_model: bool | Literal[0, 1, "end", "checkpoint"] = False  # unless off, the best one is sent
 
   def __post_init__(self):
     check(self)
@@ -78,14 +78,23 @@ class Wandb(Tracker):
     return [tag.strip() for tag in given if tag.strip()]
 
   @property
-  def disabled(self) -> bool:
+  def settled_mode(self) -> str:
+    """The mode; for auto, that of `wandb offline` or `wandb disabled`, if one is in force."""
     said = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
-    return self.mode == "disabled" or (self.mode == "auto" and said)
+    if self.mode == "disabled" or (self.mode == "auto" and said):
+      return "disabled"
+    swept = os.environ.get("WANDB_SWEEP_ID")  # by an agent, which sets WANDB_DIR
+    for name, why in UNHEEDED.items():
+      if os.environ.pop(name, None) and not (swept and name == "WANDB_DIR"):
+        log.warning("%s is not heeded: %s", name, why)
+    settled = server.settled().mode if self.mode == "auto" else ""
+    return settled if settled in ("offline", "dryrun", "disabled") else self.mode
 
   @property
   def named_by(self) -> str | None:
     """The variable that an agent of a sweep of W&B sets."""
-    return "WANDB_RUN_ID" if "WANDB_RUN_ID" in os.environ and not self.disabled else None
+    named = os.environ.get("WANDB_RUN_ID") and self.settled_mode != "disabled"
+    return "WANDB_RUN_ID" if named else None
 
   def open(
     self, run: RunWriter | Run, config: Mapping[str, Any], facts: Mapping[str, Any]
@@ -93,21 +102,19 @@ class Wandb(Tracker):
     """Open the run in W&B, and log the rows of its history that W&B does not have.
 
     Raises:
-      UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
+      UserError: wandb.mode=online, and W&B cannot be reached; or W&B refuses a setting; or nothing
+        can be written.
     """
-    if self.disabled:
+    mode = self.settled_mode
+    if mode == "disabled":
       return TrackedRun("disabled")
-    swept = "WANDB_SWEEP_ID" in os.environ  # by an agent, which names the run and sets WANDB_DIR
-    for name, why in UNHEEDED.items():
-      if os.environ.pop(name, None) and not (swept and name == "WANDB_DIR"):
-        log.warning("%s is not heeded: %s", name, why)
     settings = self.settings(config, facts, run.path)
     settings["id"] = os.environ.get("WANDB_RUN_ID") or settings["id"]
-    if swept:
+    if os.environ.get("WANDB_SWEEP_ID"):  # by an agent, which names the run
       settings |= {"id": None, "entity": None, "project": None}
       settings["config"] = _without_parameters(settings["config"])
     why = ""
-    if self.mode not in ("offline", "dryrun"):
+    if mode not in ("offline", "dryrun"):
       try:
         server.connect(self.timeout / 2)
         if offline.unsent(run.path, settings["id"]):
@@ -117,7 +124,7 @@ class Wandb(Tracker):
       except Exception as error:
         server.reset()
         why = server.reason(error)
-        if self.mode in ("online", "run"):
+        if mode in ("online", "run"):
           raise UserError(
             f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
           ) from error
@@ -137,6 +144,9 @@ class Wandb(Tracker):
 
     `facts` are properties by which runs are compared and that the config lacks, such as the number
     of parameters.
+
+    Raises:
+      UserError: W&B refuses a setting.
     """
     task, encoding = config["task"]["name"], printable(config["encoding"])
     group = f"{task}/{encoding}/{folder.absolute().parent.name}"
@@ -150,7 +160,7 @@ class Wandb(Tracker):
       "name": printable(self.name or f"{group}/seed={config['seed']}")[-NAME:],
       "tags": list(dict.fromkeys([printable(str(task))[:64], encoding[:64], *self.all_tags])),
       "notes": self.notes or None,
-      "project": self.project or PROJECT,
+      "project": self.project or server.settled().project or PROJECT,
       "entity": self.entity or None,
       "config": {**{key: config[key] for key in told}, **facts},
       "dir": str(folder),

@@ -15,6 +15,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from posexp.errors import UserError
+
 log: Any = logging.getLogger("posexp")  # which handles records as a handler does
 QUIET = {"silent": True, "quiet": True}
 FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to send what is left
@@ -38,12 +40,34 @@ _logger.addHandler(heard)
 
 
 def session(**settings: Any) -> Any:
-  """Return W&B's session with these settings; `heard` gets its warnings."""
+  """Return W&B's session with these settings; `heard` gets its warnings.
+
+  A variable of W&B's that is set but empty stands for none. W&B itself refuses some.
+  """
+  for name in [name for name, value in os.environ.items() if name[:6] == "WANDB_" and not value]:
+    del os.environ[name]
   import wandb
 
-  made = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
+  given = wandb.Settings(**QUIET, **settings)
+  wandb.termsetup(given, _logger)  # else W&B prints that it reads its files
+  made = wandb.setup(settings=given)
   wandb.termsetup(made.settings, _logger)
   return made
+
+
+def settled() -> Any:
+  """Return W&B's settings, of its files and variables: `wandb init` and `wandb offline` write some.
+
+  Raises:
+    UserError: W&B refuses one.
+  """
+  try:
+    return session().settings
+  except Exception as error:  # W&B's have no class in common
+    reset()
+    raise UserError(
+      f"W&B refuses a setting that it has from the environment: {reason(error)}"
+    ) from error
 
 
 def connect(timeout: float) -> str:
@@ -103,9 +127,11 @@ def reach(url: str, timeout: float) -> None:
     raise ConnectionError(f"{url} does not answer") from error
 
 
-def reason(error: Exception) -> str:
+def reason(error: Any) -> str:
   """Return an error of W&B in a few words."""
   text = str(error).strip().partition("\n")[0]
+  if type(error).__name__ == "ValidationError":  # Pydantic's, whose first line says little
+    text = "; ".join(f"{wrong['loc'][0]}: {wrong['msg']}" for wrong in error.errors())
   if re.search(r"\b401\b|verify credentials", text):
     return "W&B does not accept the API key"
   return text.partition(': {"')[0].rstrip(".") or type(error).__name__

@@ -1,6 +1,8 @@
 """What TensorBoard and trackers of one's own get of a run; and several trackers at once."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import sys
 
@@ -21,6 +23,14 @@ def read(config):
   reader = pytest.importorskip(reader, reason="of an extra")
   found = reader.EventAccumulator(str(folder(config) / "tensorboard"), {"tensors": 0})
   return found.Reload()
+
+
+@contextlib.contextmanager
+def begun():
+  """A run that is trained anew, as TensorBoard gets it."""
+  trackers = {"tensorboard": TensorBoard()}
+  with RunWriter(folder(CONFIG), CONFIG) as run, Trackers(trackers, run, CONFIG, FACTS) as each:
+    yield each
 
 
 def train(steps, rows=(), config=CONFIG):
@@ -71,6 +81,27 @@ def test_tensorboard_tells_runs_apart_by_options_that_not_all_have(apart):
     assert b"parameters" in plugin.content
     # TensorBoard would take the options of all runs from this list of one run's.
     assert "_hparams_/experiment" not in read(config).summary_metadata
+
+
+def test_a_full_disk_costs_tensorboard_alone(apart, monkeypatch, caplog):
+  pytest.importorskip("tensorboardX", reason="of an extra")
+  full = io.BufferedWriter(io.FileIO("/dev/full", "w"))
+  monkeypatch.setattr("tensorboardX.record_writer.open_file", lambda _: full)
+  with begun() as run:
+    for step in (1, 2):
+      run.log(step, {f"train/{number}": 1.0 for number in range(300)})
+  assert [record.getMessage() for record in caplog.records] == [
+    "tensorboard gets no more of this run: OSError: [Errno 28] No space left on device"
+  ]
+
+
+def test_a_diverged_trial_is_summarized(apart, caplog):
+  pytest.importorskip("tensorboardX", reason="of an extra")
+  with begun() as run:
+    run.log(1, {"train/loss": 1.0})
+    run.summarize({"diverged": "the loss is not finite at step 3", "time/seconds": 1.0})
+  assert not caplog.records
+  assert [each.value for each in read(CONFIG).Scalars("time/seconds")] == [1.0]
 
 
 def test_without_tensorboardx(monkeypatch):

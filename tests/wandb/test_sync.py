@@ -128,6 +128,21 @@ def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
   assert mark.exists()
 
 
+def test_offline_runs_go_where_they_were_logged_unless_another_place_is_named(stub, monkeypatch):
+  Path("wandb").mkdir()
+  Path("wandb/settings").write_text("[default]\nmode = offline\nproject = thesis\n")
+  for seed, options in enumerate(({}, {"entity": "own"})):
+    train([10], config={**CONFIG, "seed": seed, "tracker": {"wandb": options}}, **options)
+  Path("wandb/settings").unlink()
+  wandb_server.reset()
+  monkeypatch.setenv("WANDB_ENTITY", "team")
+  assert (send(), send()) == ({"sent": 2}, {"in W&B already": 2})
+  assert [(run.entity, run.project) for run in stub.training] == [
+    ("team", "thesis"),
+    ("own", "thesis"),
+  ]
+
+
 @pytest.mark.slow
 def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkeypatch):
   monkeypatch.delenv("WANDB_X_DISABLE_META")
@@ -191,8 +206,11 @@ def test_without_w_and_b(stub, tmp_path, monkeypatch):
   monkeypatch.delenv("WANDB_API_KEY")
   with pytest.raises(UserError, match="W&B cannot be had: not logged in; wandb login keeps a key"):
     send()
-  with pytest.raises(UserError, match=r"wandb\.project must be a name without any of"):
+  with pytest.raises(UserError, match=r"^--project must be a name without any of"):
     send("--project", "a/b")
+  monkeypatch.setenv("WANDB_PROJECT", "a/b")
+  with pytest.raises(UserError, match=r"^WANDB_PROJECT must be a name without any of"):
+    send()
   with pytest.raises(UserError, match="nowhere: there is no such folder"):
     send("nowhere")
   assert not (tmp_path / "runs/toy/none/wandb").exists()

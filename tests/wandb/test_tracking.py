@@ -200,14 +200,44 @@ def test_disabled_costs_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("settled", "options", "line"),
+  [
+    ("mode = offline", {}, "offline; send with: "),
+    ("mode = dryrun", {}, "offline; send with: "),
+    ("mode = disabled", {}, "disabled"),
+    ("mode = offline", {"mode": "online"}, "URL/tester/posexp/runs/"),
+    ("project = thesis\nentity = team", {}, "URL/team/thesis/runs/"),
+    ("project = thesis\nmode = online", {"project": "own"}, "URL/tester/own/runs/"),
+  ],
+)
+def test_what_w_and_b_has_settled_is_heeded(stub, capfd, settled, options, line):
+  Path("wandb").mkdir()
+  Path("wandb/settings").write_text(f"[default]\n{settled}\n")
+  assert train([10], **options).startswith(line.replace("URL", stub.url))
+  assert capfd.readouterr() == ("", "")
+
+
+def test_variables_that_are_set_but_empty_stand_for_none(stub, monkeypatch):
+  for name in ("MODE", "PROJECT", "TAGS", "CONSOLE", "LOG_MODEL", "RUN_ID", "SWEEP_ID"):
+    monkeypatch.setenv(f"WANDB_{name}", "")
+  assert train([10]).startswith(f"{stub.url}/tester/posexp/runs/")
+
+
+def test_a_setting_that_w_and_b_refuses(apart, monkeypatch):
+  monkeypatch.setenv("WANDB_SILENT", "maybe")
+  with pytest.raises(UserError, match="from the environment: silent: Input should be a valid bool"):
+    train([10])
+
+
+@pytest.mark.parametrize(
   ("said", "typed", "found"),
   [
     ({"MODE": "dryrun"}, [], {"mode": "dryrun"}),
     ({"MODE": "dryrun"}, ["mode=online"], {"mode": "online"}),
     ({"MODE": "unknown"}, ["mode=disabled"], {"mode": "disabled"}),
-    ({"DISABLED": "true"}, [], {"mode": "auto", "disabled": True}),
-    ({"DISABLED": "true"}, ["mode=offline"], {"mode": "offline", "disabled": False}),
-    ({"DISABLED": "false"}, [], {"disabled": False}),
+    ({"DISABLED": "true"}, [], {"mode": "auto", "settled_mode": "disabled"}),
+    ({"DISABLED": "true"}, ["mode=offline"], {"settled_mode": "offline"}),
+    ({"DISABLED": "false"}, [], {"settled_mode": "auto"}),
     ({"PROJECT": "my-thesis"}, [], {"project": "my-thesis"}),
     ({"PROJECT": "my-thesis"}, ["project=posexp"], {"project": "posexp"}),
     ({}, [], {"project": None, "all_tags": [], "mode": "auto", "entity": None}),
@@ -217,14 +247,23 @@ def test_disabled_costs_nothing(tmp_path):
     ({"RUN_GROUP": "ours"}, ["group=mine", "name=n"], {"group": "mine", "name": "n"}),
     ({}, [], {"console": "off", "log_model": False}),
     ({"CONSOLE": "wrap", "LOG_MODEL": "true"}, [], {"console": "wrap", "log_model": True}),
-    ({"LOG_MODEL": "checkpoint"}, [], "wandb.log_model=checkpoint: must be true or false"),
+    ({"LOG_MODEL": "checkpoint"}, [], {"log_model": "checkpoint"}),
+    ({"LOG_MODEL": "1"}, [], {"log_model": 1}),
+    ({"LOG_MODEL": "0"}, [], {"log_model": 0}),
     (
-      {"MODE": "onlin"},
+      dict.fromkeys(["MODE", "PROJECT", "TAGS", "CONSOLE", "LOG_MODEL", "DISABLED", "RUN_ID"], ""),
       [],
-      "wandb.mode must be one of auto, online, offline, disabled, dryrun, run",
+      {**vars(Wandb()), "named_by": None},
     ),
-    ({"PROJECT": "a/b"}, [], "wandb.project must be a name without"),
-    ({"TAGS": "x" * 65}, [], "wandb.tags must have 1 to 64 letters"),
+    ({"LOG_MODEL": "all"}, [], "^WANDB_LOG_MODEL=all: wandb.log_model=all: must be true or false"),
+    (
+      {"MODE": "shared"},
+      [],
+      "^WANDB_MODE=shared: wandb.mode must be one of auto, online, offline, disabled, dryrun, run,",
+    ),
+    ({"MODE": "shared"}, ["mode=onlin"], "^wandb.mode must be one of auto, online, offline, disab"),
+    ({"PROJECT": "a/b"}, [], "^WANDB_PROJECT=a/b: wandb.project must be a name without"),
+    ({"TAGS": "x" * 65}, [], "^WANDB_TAGS=x*: wandb.tags must have 1 to 64 letters"),
     ({}, ["timeout=0"], "wandb.timeout must be above 0, not 0"),
     ({}, ["timeout=long"], "wandb.timeout=long: must be a number"),
   ],
