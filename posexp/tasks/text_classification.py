@@ -233,7 +233,9 @@ def _rows(
       )
   equal = task.equal
   both = _twofold((equal(text), label) for text, label in itertools.chain(*given.values()))
-  again = {split: functools.partial(iter, found) for split, found in given.items()}
+  again: dict[str, Split] = {
+    split: functools.partial(iter, found) for split, found in given.items()
+  }
   streams, arranged = splits.arrange(again, equal=equal, fold=task.part)
   notes = [*notes, *arranged]
   kept = {split: list(stream()) for split, stream in streams.items()}

@@ -107,11 +107,11 @@ def of_parent(folder: Path) -> dict[str, Any]:
 
 def _before(parent: Run) -> dict[str, Any]:
   """Return the best scores of a parent, and the costs of it and all of its ancestors."""
-  summary = parent.summary
+  summary = {"time/seconds": 0.0, "time/parent_seconds": 0.0, **parent.summary}
   return {
     "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
     "parent_steps": summary["stopped_at"] + summary.get("parent_steps", 0),
-    "time/parent_seconds": summary.get("time/seconds", 0.0) + summary.get("time/parent_seconds", 0.0),
+    "time/parent_seconds": summary["time/seconds"] + summary["time/parent_seconds"],
   }
 
 
