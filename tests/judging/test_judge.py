@@ -4,12 +4,14 @@ import contextlib
 import json
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from run_folders import write as write_run
 from scipy import stats
 
+from posexp.analysis import plotting
 from posexp.errors import UserError
 from posexp.judging import command
 from posexp.judging.files import Columns, side
@@ -152,6 +154,21 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
   assert "seeds (power 80 %)" in said
   assert "d and a cannot be tested" in said
   assert "are equal within 0.5" in " ".join(typed("a.csv", "c.csv", "--margin", ".5").split())
+
+
+def test_a_figure_has_names_as_they_are_in_fonts_that_have_them(typed):
+  plotting._warn_of_boxes.cache_clear()
+  names = ("x$\\frac$", "方法", "\ue000")
+  for name in names:
+    (typed.folder / f"{name}.csv").write_text("seed,loss\n0,1\n1,2\n", encoding="utf-8")
+  argv = ["b.csv", *(f"{name}.csv" for name in names), "--figure"]
+  typed(*argv, "f.svg", b_csv="seed,loss\n0,1\n1,3\n")
+  drawn = "".join(ElementTree.parse(typed.folder / "f.svg").getroot().itertext())
+  assert all(f"{name}, 2 seeds" in drawn for name in names)
+  said = typed(*argv, "f.png")
+  assert "note: no installed font has " in said
+  assert "U+E000" in said
+  assert "Warning" not in said
 
 
 def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
