@@ -17,7 +17,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -107,8 +107,8 @@ def check(path: Path) -> None:
       raise UserError(f"{path}: this is no file; move away what is in its place")
 
 
-def parse(data: bytes, most: int = VALUES) -> Any:
-  """Return the value of JSON in UTF-8.
+def parse(data: bytes, most: int = VALUES, pairs: Callable[[list], Any] | None = None) -> Any:
+  """Return the value of JSON in UTF-8; `pairs` makes an object of its names and values.
 
   Raises:
     ValueError: it is not JSON, nested too deeply, or has more than `most` values.
@@ -116,7 +116,7 @@ def parse(data: bytes, most: int = VALUES) -> Any:
   if count(data) > most:
     raise ValueError(f"more than {most:,} values")
   try:
-    return json.loads(data.decode())
+    return json.loads(data.decode(), object_pairs_hook=pairs)
   except RecursionError as error:
     raise ValueError("nested too deeply") from error
 

@@ -134,7 +134,7 @@ def fit_fonts(figure: Figure) -> set[str]:
   texts = [text for text in every if not text.get_text().isascii()]
   families, missing = _fonts_for(frozenset("".join(text.get_text() for text in texts)))
   for text in texts if families else ():
-    text.set_fontfamily([*text.get_fontfamily(), *families])
+    text.set_fontfamily([*dict.fromkeys([*text.get_fontfamily(), *families])])
   return missing
 
 
@@ -171,10 +171,16 @@ def _had(font: FT2Font, characters: Iterable[str]) -> set[str]:
   return {character for character in characters if font.get_char_index(ord(character))}
 
 
-def drawn(figure: Figure, kind: str) -> bytes:
-  """Return the content of a figure's file in a format, without the date, the same every time."""
+def drawn(figure: Figure, kind: str, **look: Any) -> bytes:
+  """Return the content of a figure's file in a format, without the date, the same every time.
+
+  Texts are in fonts that have them; a note says so where there is none. `look` is of `savefig`.
+  """
+  missing = fit_fonts(figure)
+  if missing and kind != "svg":  # which a browser draws with its own fonts
+    _warn_of_boxes(frozenset(missing))
   out, dated = io.BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-  figure.savefig(out, format=kind, dpi=130 if kind == "png" else "figure", metadata=dated)
+  figure.savefig(out, format=kind, dpi=130 if kind == "png" else "figure", metadata=dated, **look)
   figure.set_layout_engine("none")  # the same layout again, without working it out
   return out.getvalue()
 
@@ -199,9 +205,6 @@ def save(
   """
   doing(f"drawing {name}")
   paths = [folder / f"{name}.{kind}" for kind in kinds]
-  missing = fit_fonts(figure)
-  if missing and {*kinds} - {"svg"}:  # which a browser draws with its own fonts
-    _warn_of_boxes(frozenset(missing))
   with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
     for kind, path in zip(kinds, paths, strict=True):

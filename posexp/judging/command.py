@@ -119,9 +119,10 @@ def data(found: Sequence[Judged], margin: float | None, digits: int) -> list[dic
 
 def draw(found: Sequence[Judged], margin: float | None, path: Path) -> None:
   """Draw the differences with all their intervals into a file."""
-  from matplotlib.figure import Figure
+  from posexp.analysis import plotting
 
-  figure = Figure(figsize=(6.5, 0.9 + 0.5 * sum(max(len(each.tests), 1) for each in found)))
+  rows = sum(max(len(each.tests), 1) for each in found)
+  figure = plotting.Figure(figsize=(6.5, 0.9 + 0.5 * rows))
   axes, names = figure.add_subplot(), []
   for each in found:
     for test in each.tests or [None]:
@@ -140,9 +141,7 @@ def draw(found: Sequence[Judged], margin: float | None, path: Path) -> None:
   axes.set_xlabel(
     f"{one_line(found[0].a.metric)} against {one_line(found[0].b.name)} ({less} is better)"
   )
-  figure.savefig(
-    path, bbox_inches="tight", metadata={"Date": None} if path.suffix.lower() == ".svg" else None
-  )
+  path.write_bytes(plotting.drawn(figure, path.suffix.lower()[1:], bbox_inches="tight"))
 
 
 def work(args: argparse.Namespace) -> list[Judged]:

@@ -1,14 +1,13 @@
 """Result files of anybody as scores by seed and by example.
 
-CSV and TSV have a header, JSON Lines an object a line, with a score and, if there are such, the
-seed and the example; a text of one number a line has a score for each seed. In samples that
-lm-evaluation-harness has logged, the score is the first of `metrics`, and the example `doc_id`.
-Folders and records are those of posexp's runs.
+CSV and TSV, read as posexp's data are, have a header, JSON Lines an object a line, with a score
+and, if there are such, the seed and the example; a text of one number a line has a score for each
+seed. In samples that lm-evaluation-harness has logged, the score is the first of `metrics`, and the
+example `doc_id`. Folders and records are those of posexp's runs.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 from posexp import reading
 from posexp.config.checks import brief
 from posexp.config.schema import nearest
+from posexp.data import files as tables
+from posexp.data.separated import TWICE, by_name
 from posexp.errors import UserError
 
 # Names of columns, the likeliest first; capitals do not count.
@@ -79,13 +80,13 @@ def side(path: Path, columns: Columns) -> Side:
   ending = path.suffix.lower()
   if path.is_dir() or ending == ".parquet":
     return _of_runs(path, columns)
-  text = _text(path)
   if ending in (".csv", ".tsv"):
-    rows = _separated(path, text, "\t" if ending == ".tsv" else ",")
+    rows = _separated(path, columns)
   elif ending in (".jsonl", ".ndjson", ".json"):
-    rows = _objects(path, text)
+    rows = _objects(path, _text(path))
   elif ending == ".txt":
-    rows = ((f"line {n}", {"score": line.strip()}) for n, line in _lines(text) if line.strip())
+    lines = _lines(_text(path))
+    rows = ((f"line {n}", {"score": line.strip()}) for n, line in lines if line.strip())
   else:
     raise UserError(f"{path}: files of results are {PLACES}")
   return _side(path, rows, columns)
@@ -107,23 +108,30 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
   return enumerate(io.StringIO(text, newline=None), 1)
 
 
-def _separated(path: Path, text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yield the place of each row and its fields."""
-  table = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-  try:
-    header = [name.strip() for name in next(table, [])]
-    if not header or any(re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", name) for name in header):
-      raise UserError(f"{path}, line 1: a header is missing; name the columns, as in seed,score")
-    for fields in table:
-      if not fields:
-        continue
-      if len(fields) != len(header):
-        raise UserError(
-          f"{path}, line {table.line_num}: {len(fields)} fields where the header has {len(header)}"
-        )
-      yield f"line {table.line_num}", dict(zip(header, fields, strict=True))
-  except csv.Error as error:
-    raise UserError(f"{path}, line {table.line_num}: broken CSV: {error}") from None
+def _separated(path: Path, columns: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yield the place of each row and its fields; without a header, columns are typed by number."""
+  typed = [name for name in columns if name is not None]
+  numbers = bool(typed) and all(name.isdecimal() for name in typed)
+  wanted = typed if numbers else [*typed, *SCORES, *SEEDS, *EXAMPLES]
+  for at, (where, row) in enumerate(tables.records(str(path), wanted)):
+    row = by_name((name.strip(), value) for name, value in row.items())
+    if at == 0 and not {*typed} & {*row}:
+      _check_header(path, row)
+    yield where, row
+
+
+def _check_header(path: Path, first: Mapping[str, Any]) -> None:
+  """Raise UserError if the names in a header are numbers, or right or wrong as the values below."""
+  words = [name for name, value in first.items() if {name.lower(), _word(value)} <= {*RIGHT}]
+  others = {name.lower() for name in first if name not in words}
+  numbers = any(re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", name) for name in first)
+  if numbers or (words and not others & {*SCORES, *SEEDS, *EXAMPLES}):
+    column, flag = ("seed", "--seed") if numbers else ("id", "--example")
+    raise UserError(
+      f"{path}, line 1: a header is missing; name the columns there, as in {column},score, or type "
+      f"their numbers, as in {flag} 1 --score 2"
+      + ("" if numbers else f"; if line 1 is the header, add --score {words[0]}")
+    )
 
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,7 +141,7 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not part.strip():
       continue
     try:
-      value = reading.parse(part.encode())
+      value = reading.parse(part.encode(), pairs=by_name)
     except ValueError as error:
       raise UserError(f"{path}, line {number}: no JSON: {error}") from None
     for at, each in enumerate(value if whole else [value], 1):
@@ -162,9 +170,15 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
   scores: dict[tuple[str, str], float] = {}
   filters: dict[tuple[str, str], Any] = {}
   for count, (where, row) in enumerate([first, *rows], 1):
+    for name in filter(None, (score, seed, example)):
+      if row.get(name) is TWICE:
+        raise UserError(f"{path}, {where}: two columns are called {name}; rename one of them")
     value = _number(row.get(score))
     if value is None or not math.isfinite(value):
-      raise UserError(f"{path}, {where}, column {score}: {brief(row.get(score))} is no number")
+      shown = brief(row.get(score))
+      comma = re.fullmatch(r"\s*[-+]?\d*,\d+\s*", shown)
+      hint = "; write it without a comma, as in 0.64" if comma else ""
+      raise UserError(f"{path}, {where}, column {score}: {shown} is no number{hint}")
     key = _key(path, where, seed, row), _key(path, where, example, row)
     if seed is None and example is None:
       key = (str(count), "")  # a score a seed, which nothing names
@@ -175,8 +189,9 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
       more = "" if seed else "; is a column for the seed missing (--seed)?"
       raise UserError(f"{path}, {where}: {named} stands there twice{more}")
     scores[key], filters[key] = value, row.get("filter")
-  lower = less_is_better(score)
-  return Side(path.stem, score, bool(lower), scores, seed is not None, lower is not None)
+  metric = "score" if score.isdecimal() else score  # the number of a column
+  lower = less_is_better(metric)
+  return Side(path.stem, metric, bool(lower), scores, seed is not None, lower is not None)
 
 
 def less_is_better(score: str) -> bool | None:
@@ -211,12 +226,14 @@ def _key(path: Path, where: str, name: str | None, row: Mapping[str, Any]) -> st
 
 def _number(value: Any) -> float | None:
   """Return a score: a number, or whether an answer is right; None if it is neither."""
-  if isinstance(value, str):
-    value = RIGHT.get(value.strip().lower(), value)
   try:
-    return float(value)
+    return float(RIGHT.get(_word(value), value))
   except (TypeError, ValueError):
     return None
+
+
+def _word(value: Any) -> str:
+  return value.strip().lower() if isinstance(value, str) else ""
 
 
 def _of_runs(path: Path, columns: Columns) -> Side:

@@ -61,7 +61,7 @@ def parse(args: argparse.Namespace) -> None:
         from posexp.parsing import figures
 
         with writing("--svg", args.svg):
-          figures.drawn(tree).savefig(args.svg, format="svg", metadata={"Date": None})
+          args.svg.write_bytes(figures.drawn(tree))
     sys.stdout.flush()
   if parser.guessed:
     print(f"note: {parser.guessed}", file=sys.stderr)

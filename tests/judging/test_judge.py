@@ -4,12 +4,14 @@ import contextlib
 import json
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from run_folders import write as write_run
 from scipy import stats
 
+from posexp.analysis import plotting
 from posexp.errors import UserError
 from posexp.judging import command
 from posexp.judging.files import Columns, side
@@ -154,6 +156,21 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
   assert "are equal within 0.5" in " ".join(typed("a.csv", "c.csv", "--margin", ".5").split())
 
 
+def test_a_figure_has_names_as_they_are_in_fonts_that_have_them(typed):
+  plotting._warn_of_boxes.cache_clear()
+  names = ("x$\\frac$", "方法", "\ue000")
+  for name in names:
+    (typed.folder / f"{name}.csv").write_text("seed,loss\n0,1\n1,2\n", encoding="utf-8")
+  argv = ["b.csv", *(f"{name}.csv" for name in names), "--figure"]
+  typed(*argv, "f.svg", b_csv="seed,loss\n0,1\n1,3\n")
+  drawn = "".join(ElementTree.parse(typed.folder / "f.svg").getroot().itertext())
+  assert all(f"{name}, 2 seeds" in drawn for name in names)
+  said = typed(*argv, "f.png")
+  assert "note: no installed font has " in said
+  assert "U+E000" in said
+  assert "Warning" not in said
+
+
 def test_less_is_better_where_a_word_of_the_name_says_so(tmp_path):
   less = {
     "val_loss": True, "valLoss": True, "test_wer": True, "bits_per_byte": True, "runtime": True,
@@ -209,6 +226,27 @@ def test_seeds_and_examples_are_paired_however_a_number_is_spelled(tmp_path, col
   assert [*a.scores] == [*b.scores] == [*c.scores]
 
 
+@pytest.mark.parametrize(
+  ("name", "text", "typed"),
+  [
+    ("a.csv", "id;right\n0;1\n1;0\n", ()),
+    ("a.csv", "id\tright\n0\t1\n1\t0\n", ()),
+    ("a.csv", "sep=;\nid;right\n0;yes\n1;no\n", ()),
+    ("a.csv", "id,right\n0,right\n1,wrong\n", ()),
+    ("a.csv", "name,right\n0,right\n1,wrong\n", ("right", None, "name")),
+    ("a.csv", "0,right\n1,wrong\n", ("2", None, "1")),
+    ("a.csv", "0,1\n1,0\n", ("2", None, "1")),
+    ("a.csv", 'id,text,score\n0,"a\nb, ""c""",1\n1,,0\n', ()),
+    ("a.tsv", 'id\ttext\tscore\n0\t"Stop\t1\n1\tgo"\t0\n', ()),
+    ("a.tsv", '"id"\t"text"\t"score"\n"0"\t"a\tb"\t1\n"1"\t"c"\t0\n', ()),
+    ("a.csv", "id,text,text,score\n0,a,b,1\n1,a,b,0\n", ()),
+  ],
+)
+def test_a_table_is_read_however_its_fields_are_separated_and_quoted(tmp_path, name, text, typed):
+  (tmp_path / name).write_text(text)
+  assert side(tmp_path / name, Columns(*typed)).scores == {("", "0"): 1, ("", "1"): 0}
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "A.NDJSON"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(tmp_path, name, end):
@@ -254,8 +292,13 @@ def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
     ("seed,score\n ,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
     ("seed,score\n0,1\n0.0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("seed,x,y\n0,1,2\n", "a.csv", "a.csv: which column is the score? Type --score, one of seed"),
-    ("", "a.csv", "a.csv, line 1: a header is missing"),
-    ("seed,score\n", "a.csv", "a.csv: it has no rows"),
+    ("q0,right\nq1,wrong\n", "a.csv", "a.csv, line 1: a header is missing; name the columns"),
+    ("right\nwrong\n", "a.csv", "if line 1 is the header, add --score right"),
+    ("seed,score,score\n0,1,2\n", "a.csv", "line 2: two columns are called score; rename one"),
+    ('{"score": 1, "score": 2}', "a.jsonl", "line 1: two columns are called score; rename one"),
+    ("seed;score\n0;0,5\n", "a.csv", "column score: 0,5 is no number; write it without a com"),
+    ("", "a.csv", "a.csv: the file is empty; give one with at least one row"),
+    ("seed,score\n", "a.csv", "a.csv: no rows below the header"),
     ('{"score": 1}\n{"score": \n', "a.jsonl", "a.jsonl, line 2: no JSON: "),
     ("1\ntwo\n", "a.txt", "a.txt, line 2, column score: two is no number"),
     ("1\n", "a.xlsx", "a.xlsx: files of results are .csv, .tsv, .jsonl"),

@@ -14,7 +14,7 @@ from order import MODEL, command, only
 
 from posexp.errors import UserError
 from posexp.parsing import command as parse
-from posexp.parsing import grammar, sources, trees
+from posexp.parsing import figures, grammar, sources, trees
 from posexp.parsing.sources import Grammar
 from posexp.runs import read_run
 from posexp.runs.predictions import load_predictions
@@ -158,6 +158,12 @@ def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, 
   assert found.err.endswith("; 1 word of no training tree got NN\n")
   drawn = "".join(ElementTree.parse(file).getroot().itertext())
   assert all(word in drawn for word in (*tree.words, *tree.tags))
+
+
+def test_words_are_drawn_as_they_are():
+  ((_, tree),) = trees.parsed("", r"(S (CD $5-$6) (NN $\n$) (NN 方法))")
+  drawn = ElementTree.fromstring(figures.drawn(tree)).itertext()
+  assert {"$5-$6", r"$\n$", "方法"} <= {*drawn}
 
 
 @pytest.mark.parametrize(
