@@ -22,6 +22,7 @@ MISTAKES = [
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
   ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
+  ("encoding=", "encoding=: no such encoding (32 are known: python -m posexp.train --help"),
   ("encoding=nope", "encoding=nope: no such encoding; did you mean none? (32 are known: python -m"),
   ("encoding=\udcff", "encoding=�: no such encoding (32 are known: python -m"),
   ("encoding=T5_bias", "encoding=T5_bias: no such encoding; did you mean t5? (32 are known: pytho"),

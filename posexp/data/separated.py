@@ -14,11 +14,12 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
+from posexp.data.splits import within
 from posexp.errors import UserError
 
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 RECORD = 10_000  # lines of a row of a .tsv
-AHEAD = 20  # lines that show what separates fields
+AHEAD, MOST = 20, 1 << 20  # lines and letters that show what separates fields
 NAMES = 1_000  # row names of which none may occur twice
 TWICE = object()  # the value of a column that a row has more than once
 
@@ -60,10 +61,10 @@ def rows(
   skipped, line = next((each for each in enumerate(parts) if each[1].strip()), (0, ""))
   if re.fullmatch(r'"?sep=[,;\t|]"?\s*', line):  # for Excel, which shows no such row
     skipped, line = skipped + 1, next(parts, "")
-  ahead = list(itertools.islice(parts, AHEAD))
-  best = _separator([line, *ahead], wanted, separator)
-  quoting = csv.QUOTE_MINIMAL if quotes or best != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
+  ahead = [*within(itertools.islice(parts, AHEAD), MOST)]
+  best = _separator([line, *ahead], wanted, separator, quotes)
+  quoting = csv.QUOTE_MINIMAL if quotes or best != separator else csv.QUOTE_NONE
   parts = itertools.chain(["\n"] * skipped, [line], ahead, parts)
   ends: deque[tuple[int, str]] = deque(maxlen=3)  # of the last lines, with their numbers
   form: dict[str, Any] = {"delimiter": best, "quoting": quoting, "strict": True}
@@ -98,25 +99,23 @@ def rows(
     raise UserError(f"{path}, line {begun}: broken CSV: {error}; {way_out}") from None
 
 
-def _separator(lines: Sequence[str], wanted: Collection[str], usual: str) -> str:
+def _separator(lines: Sequence[str], wanted: Collection[str], usual: str, quotes: str) -> str:
   """Return what separates the header into the most columns that are wanted, or else into any.
 
   Without such a column there may be no header: then it is what separates all lines into one number
   of fields and, as it does not in a text, stands before no blank.
   """
   names = {each: lines[0].strip().replace('"', "").split(each) for each in f"{usual},\t;|"}
-  if not {*wanted} & {name for header in names.values() for name in header}:
-    least = max((int(each) for each in wanted if each.isdecimal()), default=2)
-    fields = {each: [*filter(None, csv.reader(lines, delimiter=each))] for each in names}
-    fits = [each for each, table in fields.items() if least <= len(table[0]) == _width(table)]
-    if fits:
-      return min(fits, key=lambda each: all(f"{each} " in line for line in lines if line.strip()))
+  least = max((int(each) for each in wanted if each.isdecimal()), default=2)
+
+  def fits(separator: str) -> bool:
+    quoting = csv.QUOTE_MINIMAL if quotes or separator != usual else csv.QUOTE_NONE
+    sizes = {*map(len, filter(None, csv.reader(lines, delimiter=separator, quoting=quoting)))}
+    return len(sizes) == 1 and min(sizes) >= least
+
+  if {*wanted}.isdisjoint(itertools.chain(*names.values())) and (fitting := [*filter(fits, names)]):
+    return min(fitting, key=lambda each: all(f"{each} " in line for line in lines if line.strip()))
   return max(names, key=lambda each: (len({*wanted} & {*names[each]}), len(names[each]) > 1))
-
-
-def _width(table: Sequence[Sequence[str]]) -> int:
-  """Return how many fields all rows have; 0 if they do not have the same number."""
-  return len(table[0]) if len({*map(len, table)}) == 1 else 0
 
 
 def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:

@@ -315,17 +315,18 @@ def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   for split, pairs in rows.items():
     texts = [text for text, _ in pairs]
     ids[split], empty[split], cut[split] = opened.encode(texts, task.max_length)
-  counted = ((empty, "empty and kept as [UNK]"), (cut, f"cut to {task.max_length} tokens"))
-  for counts, what in counted:
+  told = ((empty, "empty and kept as [UNK]"), (cut, f"cut to {task.max_length} tokens"))
+  for counts, what in told:
     if counted_rows := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
       notes = [*notes, f"{counted_rows} texts are {what}"]
   if any(cut.values()):
     every = [*itertools.chain(*rows.values())]
     read = (np.asarray(each).tobytes() for each in itertools.chain(*ids.values()))
     alike = len(_twofold(zip(read, (label for _, label in every), strict=True)))
-    if alike > len(_twofold((task.equal(text), label) for text, label in every)):
-      what = "are cut to what also stands there with another label"
-      notes = [*notes, f"{alike:,} texts {what}"]
+    alike -= len(_twofold((task.equal(text), label) for text, label in every))
+    if alike > 0:
+      also = f"{counted(alike, 'text')} cut to what also stands there with another label"
+      notes = [*notes, also]
   notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
   return LabeledData.of(
     rows,

@@ -202,7 +202,7 @@ def test_rows_that_contradict_each_other_are_counted(tmp_path):
   notes = TextClassification(**splits).prepare(tmp_path / "run").notes
   places = f"a.jsonl, line 121; {tmp_path}/a.jsonl, line 122; {tmp_path}/b.jsonl, line 1"
   cut = dataclasses.replace(TextClassification(**splits), max_length=1).prepare(tmp_path / "cut")
-  assert any(re.search("texts are cut to what also stands there with", note) for note in cut.notes)
+  assert "1 text cut to what also stands there with another label" in cut.notes
   cased = TextClassification(**splits, tokenizer="char").prepare(tmp_path / "cased")
   assert not any("another label" in note for note in cased.notes)
   said = f"3 rows have a text that also stands there with another label: {tmp_path}/{places}"

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,7 +13,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
 from posexp.runs.checkpoints import difference
-from posexp.training.devices import mesh_for
+from posexp.training.devices import mesh_for, prepare
 from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training
 from posexp.training.restore import TrainedModel, shapes, with_options
@@ -24,6 +25,12 @@ SIZE = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, dropout=0.0)
 
 CONFIG = {"encoding": "rpr", "rpr": {"k": 4}, "model": {"d_model": 16, "num_heads": 2}}
 TOKENS = np.arange(10)[None] % 7
+
+
+def test_no_variable_of_jax_s_chooses_another_generator():
+  jax.config.update("jax_default_prng_impl", "rbg")
+  prepare()
+  assert jax.config.jax_default_prng_impl == "threefry2x32"
 
 
 @nnx.jit

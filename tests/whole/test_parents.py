@@ -122,6 +122,8 @@ def test_a_run_of_no_steps_measures_the_weights_of_another(options, parent):
   )
   scores = {key: before[key] for key in before if key.startswith(("validation/", "test/"))}
   assert scores.items() <= measured.items()
+  again = order.command(*typed, f"init={order.only('measured')}", "runs=measured_again")
+  assert again.status == 0, again.err
   alone = order.command(*typed, "runs=nothing")
   assert alone.status == 2
   assert "train.steps=0 measures the weights of another run" in alone.err
