@@ -64,11 +64,10 @@ def rows(
   csv.field_size_limit(LINE)
   ahead = [*within(itertools.islice(parts, AHEAD), MOST)]
   best = _separator([line, *ahead], wanted, separator, quotes)
-  quoting = csv.QUOTE_MINIMAL if quotes or best != separator else csv.QUOTE_NONE
   parts = itertools.chain(["\n"] * skipped, [line], ahead, parts)
   ends: deque[tuple[int, str]] = deque(maxlen=3)  # of the last lines, with their numbers
-  form: dict[str, Any] = {"delimiter": best, "quoting": quoting, "strict": True}
-  table = csv.reader(_noted(parts, ends), **form)
+  form = _form(best, separator, quotes)
+  table = csv.reader(_noted(parts, ends), strict=True, **form)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   known: set[str] = set()  # the first row names
   try:
@@ -99,6 +98,12 @@ def rows(
     raise UserError(f"{path}, line {begun}: broken CSV: {error}; {way_out}") from None
 
 
+def _form(separator: str, usual: str, quotes: str) -> dict[str, Any]:
+  """Return how csv reads fields; quotation marks are text if there are no `quotes`."""
+  marks = quotes or separator != usual
+  return {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if marks else csv.QUOTE_NONE}
+
+
 def _separator(lines: Sequence[str], wanted: Collection[str], usual: str, quotes: str) -> str:
   """Return what separates the header into the most columns that are wanted, or else into any.
 
@@ -109,8 +114,7 @@ def _separator(lines: Sequence[str], wanted: Collection[str], usual: str, quotes
   least = max((int(each) for each in wanted if each.isdecimal()), default=2)
 
   def fits(separator: str) -> bool:
-    quoting = csv.QUOTE_MINIMAL if quotes or separator != usual else csv.QUOTE_NONE
-    sizes = {*map(len, filter(None, csv.reader(lines, delimiter=separator, quoting=quoting)))}
+    sizes = {*map(len, filter(None, csv.reader(lines, **_form(separator, usual, quotes))))}
     return len(sizes) == 1 and min(sizes) >= least
 
   if {*wanted}.isdisjoint(itertools.chain(*names.values())) and (fitting := [*filter(fits, names)]):
