@@ -219,9 +219,13 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(path: Path) -> tuple[list[dict], dict, str]:
-  """The rows, the summary and the predictions of a run, less what is measured in time or memory."""
+  """The rows, the summary and the predictions of a run, less what is measured in time or memory.
+
+  A row of a step at which a session ended has nothing else.
+  """
   from posexp.runs import read_run
 
   run = read_run(path)
   predictions = (path / "predictions/test.jsonl").read_text()
-  return [timeless(row) for row in run.history], timeless(run.summary), predictions
+  rows = [row for row in map(timeless, run.history) if row.keys() > {"step"}]
+  return rows, timeless(run.summary), predictions

@@ -84,8 +84,7 @@ class RunWriter:
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Add a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_item)
-    for name in (SUMMARY, SEAL):  # of a finished run that has lost its checkpoints
-      storage.remove(self.output / name)
+    self._reopen()
     self.started = True
     with self._writing, storage.appending(self.output / ROWS) as file:
       file.write(text + "\n")
@@ -109,8 +108,10 @@ class RunWriter:
           "starts the run afresh"
         )
     text = "".join(json.dumps(row) + "\n" for row in self.history)
-    with self._writing:
-      storage.write(self.output / ROWS, text)
+    if text.encode() != reading.read(self.output / ROWS):
+      self._reopen()
+      with self._writing:
+        storage.write(self.output / ROWS, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
     """Begin to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
@@ -147,6 +148,11 @@ class RunWriter:
     with self._writing:
       seal(self.output, text)
       storage.write(self.output / SUMMARY, text)
+
+  def _reopen(self) -> None:
+    """Remove what says that the run is finished, before its rows change: the seal is of them."""
+    for name in (SUMMARY, SEAL):  # of a run that has lost its checkpoints or its predictions
+      storage.remove(self.output / name)
 
   def _sync(self) -> None:
     """Wait until the rows are on disk; UserError if they are gone."""

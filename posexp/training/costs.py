@@ -96,19 +96,22 @@ class Meter:
     """Return the costs since the beginning and since the last row, for a row of the log."""
     now, compiling = time.perf_counter(), self.step.seconds
     rate = self.tokens / (now - self.since - (compiling - self.compiling))
+    row = self.spent() | {RATE: rate, "memory/temporary_bytes": self.step.temporary_bytes}
     self.restart()
-    earlier = self.earlier.get
-    row = {
-      "time/seconds": earlier("time/seconds", 0.0) + now - self.entered,
-      "time/cpu_seconds": earlier("time/cpu_seconds", 0.0) + time.process_time() - self.worked,
-      RATE: rate,
-      "time/compile_seconds": earlier("time/compile_seconds", 0.0) + compiling - self.compiled,
-      "time/input_seconds": earlier("time/input_seconds", 0.0) + self.waited,
-      "time/first_step_seconds": self.earlier["time/first_step_seconds"],
-      "memory/temporary_bytes": self.step.temporary_bytes,
-    }
     peak = self._peak()
     return row | ({"memory/peak_bytes": peak} if peak > self.peak else {})
+
+  def spent(self) -> dict[str, float]:
+    """Return the seconds since the beginning of the run's first session."""
+    here = {
+      "time/seconds": time.perf_counter() - self.entered,
+      "time/cpu_seconds": time.process_time() - self.worked,
+      "time/compile_seconds": self.step.seconds - self.compiled,
+      "time/input_seconds": self.waited,
+    }
+    seconds = {name: self.earlier.get(name, 0.0) + value for name, value in here.items()}
+    first = "time/first_step_seconds"
+    return seconds | {first: self.earlier[first]}
 
   def _peak(self) -> int:
     """Return the peak of bytes in use; 0 if devices do not count them."""

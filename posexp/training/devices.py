@@ -41,28 +41,62 @@ WIDEST, LENGTHS = 256, range(256, 512)  # of models and texts for which a CPU wo
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
-def prepare() -> None:
+SETTINGS = {  # of JAX, on which a run's numbers depend; an environment variable may have others
+  "jax_default_prng_impl": "threefry2x32",
+  "jax_enable_x64": False,
+  "jax_numpy_dtype_promotion": "standard",
+}
+
+
+def prepare(find: bool = True) -> None:
   """Set up this process; call it before JAX first uses a device.
+
+  With `find` JAX then looks for its devices, as in `find_devices`.
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
   kept: the temporaries of a step are one block of hundreds of MB. glibc would return it to the
   system, and a CPU would spend an eighth of each step, or more, on getting the pages back.
+
+  Raises:
+    UserError: NPROC is no number of cores, or as in `find_devices`.
   """
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
   if not reading.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
     jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-  jax.config.update("jax_default_prng_impl", "threefry2x32")  # a run's numbers depend on it
+  for name, value in SETTINGS.items():
+    jax.config.update(name, value)
   # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+  if not (count := os.environ.get("NPROC", f"{cores()}")).isdecimal() or not int(count):
+    raise UserError(f"NPROC={count}: set it to a number of cores, 1 or more, or unset it")
   if HOST_DEVICES not in os.environ.get("XLA_FLAGS", ""):
     with contextlib.suppress(RuntimeError):  # an earlier run of this process has begun to use them
-      jax.config.update("jax_num_cpu_devices", int(os.environ.get("NPROC", cores())))
+      jax.config.update("jax_num_cpu_devices", int(count))
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
   keep_freed_memory()
+  if find:
+    find_devices()
+
+
+def find_devices() -> None:
+  """Have JAX look for its devices.
+
+  Raises:
+    UserError: there are none of the kinds that JAX_PLATFORMS asks for.
+  """
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:  # the latter where it was built without such a kind
+    asked = os.environ.get("JAX_PLATFORMS")
+    raise UserError(
+      f"JAX_PLATFORMS={asked}: JAX finds no such device here; unset it, or set it to cpu"
+      if asked
+      else f"JAX finds no device: {error}; JAX_PLATFORMS=cpu takes the processor"
+    ) from error
 
 
 @functools.cache  # once per process: later runs of a sweep use the same memory
@@ -96,26 +130,28 @@ def keep_freed_memory() -> None:
 
 
 def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
-  """Return how many devices of a process may be used: all of them, or on a CPU as many as `asked`,
-  which "auto" derives from the width of the model and the tokens of a text.
+  """Return how many devices of a process may be used: all of them, or on a CPU as many of them as
+  `asked`, which "auto" derives from the width of the model and the tokens of a text.
 
   XLA gives each product of attention one core, so that models of which these are a large part train
   faster if each of two cores has a share of the batch; more were not measured. Others train faster
   on all cores together: see docs/benchmarks/devices. A user's own number in XLA_FLAGS is kept.
-
-  Raises:
-    UserError: more are asked for than there are.
   """
   there = len(jax.local_devices())
   if jax.default_backend() != "cpu" or HOST_DEVICES in os.environ.get("XLA_FLAGS", ""):
     return there
   if asked == "auto":
-    return min(there, 2) if width <= WIDEST and tokens in LENGTHS else 1
-  if int(asked) > there:
+    asked = 2 if width <= WIDEST and tokens in LENGTHS else 1
+  return min(there, int(asked))
+
+
+def check_cores(asked: int | str) -> None:
+  """Raise UserError if a run is to be trained on more devices of a CPU than there are cores."""
+  if asked != "auto" and int(asked) > most_devices(asked):
     raise UserError(
-      f"train.cpu_devices={asked}: there are {counted(there, 'core')}, and each device takes one"
+      f"train.cpu_devices={asked}: each device takes a core, and this process has "
+      f"{counted(most_devices(asked), 'core')}; lower it"
     )
-  return int(asked)
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:

@@ -164,6 +164,8 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
         run.save(step, state, row)
         meter.restart()
       elif asked:
+        if not row:
+          run.log(step, meter.spent())  # which the next session counts on from
         run.save(step, state)
       if asked == SAVE:
         run.checkpoints.wait()

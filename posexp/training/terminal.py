@@ -132,9 +132,10 @@ def _validated(task: Task, row: Mapping[str, float]) -> list[str]:
 def since_evaluation(
   history: Sequence[Mapping[str, float]],
 ) -> tuple[float, Sequence[Mapping[str, float]]]:
-  """Return the step of the last evaluation but one, or 0, and the rows after it."""
-  before = [number for number, row in enumerate(history[:-1]) if "validation/loss" in row]
-  return (history[before[-1]]["step"], history[before[-1] + 1 :]) if before else (0, history)
+  """Return the step of the last evaluation but one, or 0, and the rows of training after it."""
+  evaluated = [row["step"] for row in history[:-1] if "validation/loss" in row]
+  begun = evaluated[-1] if evaluated else 0
+  return begun, [row for row in history if row["step"] > begun and "train/loss" in row]
 
 
 def trial(summary: Mapping[str, Any]) -> Iterator[str]:

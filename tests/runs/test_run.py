@@ -303,6 +303,18 @@ def test_a_torn_last_row_is_dropped(tmp_path, torn):
   assert rows == [{"step": 1, "a": 1}, {"step": 2, "a": 2}, {"step": 3, "a": 3}]
 
 
+def test_a_finished_run_that_goes_on_from_an_earlier_step_is_finished_no_more(tmp_path):
+  with RunWriter(tmp_path, CONFIG) as run:
+    run.log(1, {"a": 1})
+    run.log(2, {"a": 2})
+    run.finish({"step": 1})
+    run.rewind(2)
+  assert read_run(tmp_path).summary == {"step": 1}
+  with RunWriter(tmp_path, CONFIG) as run:
+    run.rewind(1)  # and is killed before its next row
+  assert (read_run(tmp_path).summary, len(read_run(tmp_path).history)) == (None, 1)
+
+
 def test_a_damaged_row_among_others_is_not_passed_over_but_no_result_needs_it(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
     run.finish({"step": 3})

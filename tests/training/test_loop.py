@@ -11,6 +11,8 @@ import pytest
 from commands import Command
 from order import command as in_this_process
 
+from posexp.runs import read_run
+
 RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=70"]
 RUN += ["train.log_every=7"]
 SWEEP = [*RUN, "seed=0,1", "-m"]
@@ -70,9 +72,15 @@ def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_sto
   assert shown.endswith(b"posexp: interrupted; the same command goes on from here\r\n")
   assert "\r" not in out
   stopped = re.search(r"^stopped at step (\d+) of 140, which is saved$", out, re.M)[1]
+  path = next((home / "run").glob("*/*/*/seed=0"))
+  last = read_run(path).history[-1]
+  assert last["step"] == int(stopped)
 
   assert f"going on from step {stopped}\n" in here(home, "run", *RUN)
   assert results(home / "run")["seed=0"] == never_stopped
+  rows = {row["step"]: row for row in read_run(path).history}
+  assert rows[140]["time/cpu_seconds"] > rows[last["step"]]["time/cpu_seconds"]  # of both sessions
+  assert rows[last["step"]] == last
 
 
 @pytest.mark.slow
