@@ -60,6 +60,7 @@ PAGE = re.compile(rb"\x15([\x80-\xff]*[\0-\x7f])\x15([\x80-\xff]*[\0-\x7f])")  #
 # What Python raises, beside ValueError, where a packed file is damaged; RuntimeError: it is locked.
 DAMAGED = LookupError, EOFError, OSError, TypeError, MemoryError, RuntimeError
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER_OF_TEXTS = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # no and 1.10 stay as they are
 SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
 
@@ -127,7 +128,9 @@ def count(data: bytes | str) -> int:
   return 1 + sum(map(data.count, marks))
 
 
-def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
+def parse_yaml(
+  text: str | bytes, depth: int = DEPTH, most: int = NODES, loader: Any = LOADER
+) -> Any:
   """Return the plain value of YAML.
 
   Raises:
@@ -136,7 +139,7 @@ def parse_yaml(text: str | bytes, depth: int = DEPTH, most: int = NODES) -> Any:
   """
   try:
     check_yaml(text, depth, most)
-    return yaml.load(text, LOADER)
+    return yaml.load(text, loader)
   except ValueError:
     raise
   except Exception as error:  # values with tags raise of any class

@@ -26,6 +26,12 @@ MISTAKES = [
   ("encoding=nope", "encoding=nope: no such encoding; did you mean none? (32 are known: python -m"),
   ("encoding=\udcff", "encoding=�: no such encoding (32 are known: python -m"),
   ("encoding=T5_bias", "encoding=T5_bias: no such encoding; did you mean t5? (32 are known: pytho"),
+  ("~task.max_length", "~task.max_length: this can be changed and not removed; leave it out\n"),
+  ("-m seed=range(2000000000)", "these are more than 10,000 runs, and a sweep has at most 10,00"),
+  (
+    "-m seed=0,1 hydra.sweeper.max_batch_size=2",
+    "hydra.sweeper.max_batch_size=2: a sweep trains as many runs at once as workers= says; type wo",
+  ),
   ("-m pe=rope,none", "pe=rope: there is no option pe; did you mean encoding=rope?\n"),
   ("x=[rope]", "x=[rope]: there is no option x; --help lists the options\n"),
   ("encoding=mr", "encoding=mr: no such encoding; did you mean task=mr?\n"),

@@ -286,13 +286,12 @@ def _choice(o: Override) -> str:
 def shared(overrides: Iterable[Override]) -> DictConfig:
   """Return the config of a single run, or the part that all runs of a sweep share."""
   given = [o for o in overrides if not o.is_sweep_override()]
-  cfg = compose([o.input_line for o in given])
   for o in given:
     section, dot, _ = o.key_or_group.partition(".")
     falls_back = section in config.encodings_node() or o.key_or_group.startswith("hydra.sweeper.")
     if o.is_delete() and not (dot and falls_back):
       raise UserError(f"{o.input_line}: this can be changed and not removed; leave it out")
-  return cfg
+  return compose([o.input_line for o in given])
 
 
 def config_of_one(argv: Sequence[str], parser: Parser) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Hydra's grammar and YAML 1.1 guess types: 2026_11 is the number 202611, 1.10 is 1.1, 1:30 is 90,
 NULL is nothing and `on` is true. Here such a value is the text itself, which becomes a number or a
-switch where an option asks for one. Experiments are global.
+switch where an option asks for one. Experiments and
+encodings are global.
 """
 
 from __future__ import annotations
@@ -150,6 +151,11 @@ def _check_global(key: Any, value: Any, file: str) -> None:
   section, dot, name = str(key).partition(".")
   if dot:
     raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
+  for line in value if key == "defaults" and isinstance(value, list) else ():
+    for name, choice in line.items() if isinstance(line, Mapping) else ():
+      if no_slash := re.match(r"override (?!/)(.*)", str(name)):
+        way_out = f"- override /{no_slash[1]}: {choice}"
+        raise UserError(f"{file}: a choice is overridden with a slash before its group: {way_out}")
   if key == "plugins":
     raise UserError(f"{file}: plugins are loaded by the command alone; type plugins=FILE")
   if key != "encoding" and isinstance(value, str | list) and (CONFIGS / section).is_dir():
@@ -175,7 +181,7 @@ def _load_config(self: ConfigSource, config_path: str) -> ConfigResult:
   except (OSError, ValueError) as error:
     raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
   header = self._get_header_dict(text[:512])
-  if config_path.startswith("experiment/"):
+  if config_path.startswith(("experiment/", "encoding/")):
     header["package"] = header.get("package") or "_global_"
   return ConfigResult(self.provider, self.full_path(), config, header)
 
@@ -337,10 +343,20 @@ def check_composed(hydra: DictConfig, typed: Iterable[str]) -> None:
       if key not in TARGETS or not re.fullmatch(TARGETS[key], str(value)):
         what = "posexp makes launchers, sweepers and samplers of Hydra's plugins, and nothing else"
         raise UserError(f"hydra.{key}={brief(value)}: {what}; leave it out")
+  if (most := hydra.sweeper.get("max_batch_size")) is not None and _is_own(hydra.sweeper):
+    raise UserError(
+      f"hydra.sweeper.max_batch_size={most}: a sweep trains as many runs at once as workers= says; "
+      f"type workers={most}"
+    )
   spelled = {".".join(key.split(".")[:3]) for key in typed}
   for key in (f"hydra.launcher.{name}" for name in COMMANDS):
     if OmegaConf.select(hydra, key.removeprefix("hydra.")) and key not in spelled:
       raise UserError(f"{key}: it can run commands, so a file cannot set it; type {key}=...")
+
+
+def _is_own(sweeper: DictConfig) -> bool:
+  """Return whether posexp sweeps in the place of Hydra's own sweeper."""
+  return str(sweeper.get("_target_")).endswith(".BasicSweeper")
 
 
 def _targets(value: Any, key: str) -> Iterable[tuple[str, Any]]:

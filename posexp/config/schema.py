@@ -97,7 +97,7 @@ def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> 
     elsewhere = siblings and not {*close} & {*siblings}
     close = [f"{o}, with encoding={o.partition('.')[0]}," if o in others else o for o in close]
     hint = f"did you mean {' or '.join(close[:3]).removesuffix(',')}?"
-    return f"{hint} The {own}" if elsewhere and len(own) <= LISTED else hint
+    return f"{hint} The {own}" if section and elsewhere and len(own) <= LISTED else hint
   if section and siblings:
     return f"the {own}"
   return "--help lists the options"

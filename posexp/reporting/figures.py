@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
@@ -149,8 +150,14 @@ def figures(results: Results) -> Iterator[Figure]:
 
 
 def _as_name(text: str) -> str:
-  """Return a text without what is no letter, of any script, or number, for the name of a file."""
-  return re.sub(r"[^\w.-]+", "-", text).strip("-")
+  """Return a text as the name of a file: - for all but letters, of any script, and numbers."""
+  kept = (each if _is_kept(each) else "-" for each in text)
+  return re.sub("-+", "-", "".join(kept)).strip("-")
+
+
+def _is_kept(character: str) -> bool:
+  """Return whether a character may be in the name of a file, as marks of a letter may."""
+  return character.isalnum() or character in "_.+" or unicodedata.category(character)[0] == "M"
 
 
 def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:
@@ -180,12 +187,16 @@ def save(
       names = listed(sorted({figure.name for figure in every}), 12)
       raise UserError(f"--only {ending}: no figure's name ends so; there are {names}")
   chosen = [figure for figure in every if not only or figure.name.endswith(tuple(only))]
+  written: Counter[str] = Counter()
   with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
     for figure in chosen:
       doing(f"drawing {figure.title}")
+      written[figure.name] += 1  # titles may differ in what no name of a file has
+      again = written[figure.name] > 1
+      name = f"{figure.name}-{written[figure.name]}" if again else figure.name
       for kind in kinds:
-        content, path = figure.drawn(kind, size), folder / f"{figure.name}.{kind}"
+        content, path = figure.drawn(kind, size), folder / f"{name}.{kind}"
         path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -66,20 +66,23 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     key, equals, value = typed.partition("=")
     if not equals:
       raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
-    having = [(run, options, spelled(options[key])) for run, options in found if key in options]
-    asked = number(value)  # 0.001 is 1e-3, and true is True
-    kept = [
-      (run, options)
-      for run, options, own in having
-      if (own.lower() == value.lower() if asked is None else number(own) == asked)
-    ]
+    having = [(run, options) for run, options in found if key in options]
+    kept = [(run, options) for run, options in having if _is(options[key], value)]
     if not kept:
-      values = dict.fromkeys(own for *_, own in having)
+      values = dict.fromkeys(spelled(options[key]) for _, options in having)
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
     found = kept
   return [run for run, _ in found]
+
+
+def _is(own: Any, asked: str) -> bool:
+  """Return whether an option has a value as it is typed: 1e-3 is 0.001, and true is True."""
+  if spelled(own).lower() == asked.lower():
+    return True
+  wanted = number(asked)
+  return wanted is not None and not isinstance(own, str) and number(str(own)) == wanted
 
 
 def text_size(run: Run) -> str | None:

@@ -25,12 +25,12 @@ def read(text: str) -> Labels:
     content: bytes | str | None = text
     if text.endswith((".yaml", ".yml")) and (content := reading.read(Path(text))) is None:
       raise UserError(f"--labels {text}: there is no such file")
-    labels = reading.parse_yaml(content) or {}
+    labels = reading.parse_yaml(content, loader=reading.LOADER_OF_TEXTS) or {}
   except ValueError as error:
     raise UserError(f"--labels {text}: {one_line(str(error))}") from None
   if not isinstance(labels, Mapping):
     raise UserError(f"--labels {text}: write a mapping, as in {{none: no positions}}")
-  return {str(name): one_line(str(label)) for name, label in labels.items()}
+  return {name: one_line(str(label)) for name, label in labels.items()}
 
 
 def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:

@@ -57,8 +57,9 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   space = Space.taken(columns, shared)
   if (runs := math.prod(map(len, columns.values()))) > MOST:
     most = max(columns, key=lambda key: len(columns[key]))
+    many = f"{runs:,}" if len(columns[most]) <= MOST else f"more than {MOST:,}"
     raise UserError(
-      f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values of {most}"
+      f"these are {many} runs, and a sweep has at most {MOST:,}: type fewer values of {most}"
     )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   _composed.cache_clear()  # files and plugins may have changed since the last command line

@@ -90,7 +90,7 @@ def find_devices() -> None:
   """
   try:
     jax.devices()
-  except (RuntimeError, AssertionError) as error:  # the latter where it was built without such a kind
+  except (RuntimeError, AssertionError) as error:  # the latter without JAX's plugin for them
     asked = os.environ.get("JAX_PLATFORMS")
     raise UserError(
       f"JAX_PLATFORMS={asked}: JAX finds no such device here; unset it, or set it to cpu"

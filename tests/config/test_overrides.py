@@ -153,6 +153,9 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
   config = resolve(compose([MINE, "experiment=2026_11"]))
   assert (config["seed"], config["tracker"]["wandb"]["tags"]) == (3, NAMES)
   assert config["train"]["learning_rate"] == "2e-3"  # a number, once it is read
+  mine("../encoding/slow", "encoding: rope\nrope: {base: 500}\n")
+  config = resolve(compose([MINE, "encoding=slow"]))
+  assert (config["encoding"], config["rope"]["base"]) == ("rope", 500)
   mine("sweep", "hydra: {mode: MULTIRUN, sweeper: {params: {wandb.notes: 1.10, seed: '0,1'}}}\n")
   args = command_line.parse([MINE, "experiment=sweep"])
   found = members(args, command_line.shared(args.overrides))
@@ -168,6 +171,7 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
     ("seed: ${oc.env:NO_SUCH_VARIABLE}\n", "seed: a config does not read the environment variab"),
     ("rpr.k: 3\n", f"{FILE}: rpr.k is k in the section rpr"),
     ("plugins: a.py\n", f"{FILE}: plugins are loaded by the command alone"),
+    ("defaults: [{override model: tiny}]\n", f"{FILE}: a choice is overridden with a slash"),
     ("model: tiny\n", f"{FILE}: model: tiny stands under defaults, in a line - override /model: t"),
     ("hydra: {sweeper: {params: {seed: '0,1'}}}\n", "hydra.sweeper.params has no effect"),
     ("hydra: {run: {dir: x}}\n", f"{FILE}, hydra.run.dir: posexp does not heed"),

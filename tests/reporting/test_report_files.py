@@ -10,7 +10,9 @@ import pytest
 from run_folders import A, B, report, sweep, write
 
 from posexp.errors import UserError
-from posexp.reporting.figures import Figure
+from posexp.reporting import grouping
+from posexp.reporting import labels as naming
+from posexp.reporting.figures import Figure, save
 
 
 def declare(root, labels, task="toy", encoding="*"):
@@ -37,6 +39,22 @@ def test_groups_that_were_tested_on_other_data_are_not_compared(tmp_path, said):
 def test_names_of_figures_keep_letters_of_every_script():
   results = types.SimpleNamespace(task="新闻 (tuned)")
   assert Figure("by group", [], "", results).name == "新闻-tuned-by-group"
+  assert Figure("C++ हिन्दी", [], "").name == "C++-हिन्दी"  # whose vowels are marks
+
+
+def test_figures_of_titles_that_differ_in_no_letter_have_files_of_their_own(tmp_path, monkeypatch):
+  monkeypatch.setattr(Figure, "drawn", lambda figure, kind, size: figure.title)
+  save([Figure("C*", [], ""), Figure("C?", [], "")], tmp_path, ["svg"])
+  assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+    "C.svg": "C*",
+    "C-2.svg": "C?",
+  }
+
+
+def test_labels_and_texts_stay_as_they_are_typed():
+  assert naming.read("{none: no, 1.10: on}") == {"none": "no", "1.10": "on"}
+  runs = [types.SimpleNamespace(config={"name": n}, facts={}, settings={}) for n in ("1.1", "1.10")]
+  assert grouping.chosen(runs, ["name=1.10"]) == runs[1:]
 
 
 def test_a_label_renames_only_groups_all_of_whose_runs_declare_it(tmp_path, said):
