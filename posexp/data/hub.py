@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Parse = Callable[[str, dict], Row]  # of a row's place, for errors, and its columns
 
 PATIENCE = 3.0  # seconds in which the hub must answer
+OFFLINE = "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"  # heeded by huggingface_hub
 REASON = 200  # characters of the reason of another library for not loading
 
 
@@ -148,8 +149,9 @@ def trouble(endpoint: str, repository: str) -> str:
 
   It must answer within `PATIENCE` seconds, through a proxy or not.
   """
-  if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
-    return "is not asked, as HF_HUB_OFFLINE is set; unset it to connect once"
+  for name in OFFLINE:
+    if os.environ.get(name, "").upper() in {"1", "TRUE", "YES", "ON"}:
+      return f"is not asked, as {name} is set; unset it to connect once"
   import huggingface_hub
   from huggingface_hub.errors import HfHubHTTPError
 
