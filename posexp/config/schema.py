@@ -131,7 +131,7 @@ def summary(text: str) -> str:
 
 
 def _named_in(typed: str, said: Mapping[str, str]) -> list[str]:
-  """Return the at most three names of whose summaries one has a word that was typed."""
+  """Return up to three names whose summary has a word that was typed."""
   words = (word.rstrip("s") for word in re.findall(r"[a-z0-9]{2,}", typed))
   found = (
     [name for name, text in said.items() if re.search(rf"\b{word}s?\b", f"{name} {text}", re.I)]

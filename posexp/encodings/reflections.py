@@ -118,8 +118,8 @@ def reflected(
 ) -> Array:
   """Return logits float32 [B,H,Q,K] of queries reflected by every key that they have passed.
 
-  q is [B,Q,H,D], k [B,K,H,D], `beta` [B,K,H] and `passed` bool [B,Q,K]. For each key, `normal` maps
-  its entry [...] of the array `of_key` [...,K] to w, [B,1 or Q,H,D].
+  q is [B,Q,H,D], k [B,K,H,D], `beta` [B,K,H] and `passed` bool [B,Q,K]. `normal` computes the
+  vector w of a key, [B,1 or Q,H,D], from the entry of that key in the array `of_key` [...,K].
   """
 
   def step(query: Array, given: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:

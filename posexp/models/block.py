@@ -98,7 +98,7 @@ class MultiHeadAttention(nnx.Module):
     self.removes_own = size.own_value == "removed" and not cross
 
   def maps(self, x: Array) -> tuple[Array, ...]:
-    """Return values of x [B,K,F] and, if they are made of it, keys: [B,K,G·D] each."""
+    """Return the values of x [B,K,F], and also its keys if the relation has any: [B,K,G·D] each."""
     return (self.value(x),) if self.key is None else (self.value(x), self.key(x))
 
   def keys_values(

@@ -157,8 +157,9 @@ class Parser(nnx.Module):
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Return the mean over sentences, the number of these, and carry; label smoothing is ignored.
+    """Return the mean over sentences, the number of sentences, and the carry.
 
+    The task refuses label smoothing, so `label_smoothing` is 0.
     "loss" is the score of the best tree, plus 1 for each span whose label is not gold's, minus the
     score of the gold tree. As a CRF it is −log p of the gold tree made binary; all its binary forms
     count as separate trees of equal probability.

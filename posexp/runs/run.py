@@ -329,7 +329,7 @@ def _is_result(item: tuple[str, Any]) -> bool:
 
 
 def _is_gate(gate: Any) -> bool:
-  """Return whether a value names a metric and the least that makes a split's scores count."""
+  """Return whether a value is a metric's name, and the value from which a split's scores count."""
   named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
   return named and reading.is_number(gate.get("least"))
 

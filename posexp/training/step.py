@@ -195,7 +195,7 @@ class Functions:
   ) -> tuple[Any, dict[str, Array], Array, Any]:
     """Return the gradient of a batch's loss, its metrics, their weight, and the next carry.
 
-    `positions` is the key of random positions, where it is not of `key`.
+    Random positions are drawn from the key `positions`; if it is None, from one made of `key`.
     """
     positions = jax.random.fold_in(key, POSITIONS) if positions is None else positions
 
