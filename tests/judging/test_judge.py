@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 import sys
 from xml.etree import ElementTree
 
@@ -11,7 +10,6 @@ import pytest
 from run_folders import write as write_run
 from scipy import stats
 
-from posexp.analysis import plotting
 from posexp.errors import UserError
 from posexp.judging import command
 from posexp.judging.files import Columns, side
@@ -62,15 +60,14 @@ def write(path, scores):
   return side(path, NONE)
 
 
-def pair(folder, a, b, kind="csv"):
-  return judge([write(folder / f"b.{kind}", b), write(folder / f"a.{kind}", a)])[0]
+def pair(folder, a, b):
+  return judge([write(folder / "b.jsonl", b), write(folder / "a.csv", a)])[0]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_its_p_is_that_of_scipy(tmp_path, kind):
+def test_its_p_is_that_of_scipy(tmp_path):
   random = np.random.default_rng(0)
   a, b = random.normal(1, 1, 9), random.normal(0, 2, 7)
-  alone = pair(tmp_path, seeded(a), seeded(b, 9), kind)
+  alone = pair(tmp_path, seeded(a), seeded(b, 9))
   expected = stats.ttest_ind(a, b, equal_var=False)
   assert alone.tests[0].how == "Welch's t test"
   assert alone.p == pytest.approx(expected.pvalue)
@@ -79,33 +76,33 @@ def test_its_p_is_that_of_scipy(tmp_path, kind):
   )
   common = random.normal(0, 5, 6)
   a, b = common + 1, common + random.normal(0, 0.5, 6)
-  paired = pair(tmp_path, seeded(a), seeded(b), kind)
+  paired = pair(tmp_path, seeded(a), seeded(b))
   assert paired.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
   one, other = random.random(300) < 0.7, random.random(300) < 0.6
-  right = pair(tmp_path, examples(one), examples(other), kind)
+  right = pair(tmp_path, examples(one), examples(other))
   alone = int((one & ~other).sum()), int((other & ~one).sum())
   assert right.tests[0].how == "McNemar's exact test"
   assert right.p == pytest.approx(stats.binomtest(alone[0], sum(alone)).pvalue)
   graded = random.normal(0, 1, (2, 80))
   rows = [examples(row) for row in graded]
-  assert pair(tmp_path, *rows, kind).p == pytest.approx(stats.ttest_rel(*graded).pvalue)
+  assert pair(tmp_path, *rows).p == pytest.approx(stats.ttest_rel(*graded).pvalue)
 
 
 def test_equal_models_are_told_apart_rarely_and_true_gains_as_often_as_planned(tmp_path):
   random, told, found = np.random.default_rng(1), 0, 0
-  for _ in range(200):
+  for _ in range(100):
     for gain in (0.0, 1.0):
       a, b = random.normal(gain, 0.5, 5), random.normal(0, 0.5, 5)
       kind = pair(tmp_path, seeded(a), seeded(b, 5)).kind
       told += kind == "told" and not gain
       found += kind == "told" and gain > 0
-  assert told <= 14  # 7 %
+  assert told <= 7  # of 100
   needed = pair(tmp_path, seeded([1.5, 1, 0.5]), seeded([0.5, 0, -0.5], 5)).tests[0].needed(1.0)
   assert needed == 6  # two groups of six with a deviation of 0.5 differ by 1 with a power of 80 %
   few, many = (np.tile([-1.0, 0, 1], times) for times in (1, 9))
   few, many = (0.5 * each / each.std(ddof=1) for each in (few, many))
   assert pair(tmp_path, seeded(many), seeded(few, 99)).tests[0].needed(1.0) == 6
-  assert found >= 0.7 * 200
+  assert found >= 70
 
 
 def test_seeds_and_examples_must_both_agree(tmp_path):
@@ -157,17 +154,13 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
 
 
 def test_a_figure_has_names_as_they_are_in_fonts_that_have_them(typed):
-  plotting._warn_of_boxes.cache_clear()
   names = ("x$\\frac$", "方法", "\ue000")
   for name in names:
     (typed.folder / f"{name}.csv").write_text("seed,loss\n0,1\n1,2\n", encoding="utf-8")
   argv = ["b.csv", *(f"{name}.csv" for name in names), "--figure"]
-  typed(*argv, "f.svg", b_csv="seed,loss\n0,1\n1,3\n")
+  said = typed(*argv, "f.svg", b_csv="seed,loss\n0,1\n1,3\n")
   drawn = "".join(ElementTree.parse(typed.folder / "f.svg").getroot().itertext())
   assert all(f"{name}, 2 seeds" in drawn for name in names)
-  said = typed(*argv, "f.png")
-  assert "note: no installed font has " in said
-  assert "U+E000" in said
   assert "Warning" not in said
 
 
@@ -247,8 +240,7 @@ def test_a_table_is_read_however_its_fields_are_separated_and_quoted(tmp_path, n
   assert side(tmp_path / name, Columns(*typed)).scores == {("", "0"): 1, ("", "1"): 0}
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "A.NDJSON"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("name", "end"), [("a.jsonl", "\n"), ("A.NDJSON", "\r\n")])
 def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(tmp_path, name, end):
   texts = ("a\u2028b", "a\u2029b", "a\u0085b", "a\u001cb")
   rows = ({"id": at, "text": text, "score": at} for at, text in enumerate(texts))
@@ -326,9 +318,3 @@ def test_a_bad_file_is_refused_in_a_sentence(typed, text, name, said):
 )
 def test_a_bad_command_line_is_refused_in_a_sentence(typed, argv, said):
   assert said in typed(*argv)
-
-
-def test_it_needs_no_jax(typed):
-  code = "import sys, posexp.judging.command; print({'jax', 'pandas'} & {*sys.modules})"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout == "set()\n"
