@@ -2,7 +2,6 @@
 
 import json
 
-import fuzz
 import pytest
 from filelock import FileLock
 from run_folders import write
@@ -65,9 +64,3 @@ def test_a_run_that_another_process_has_open_is_left_alone(runs):
   with FileLock(best / ".lock"), pytest.raises(UserError, match="by another process"):
     typed(root, "--keep", "best")
   assert steps(best) == [10, 20]
-
-
-def test_a_mistake_is_one_sentence(tmp_path):
-  found = fuzz.typed("clean", tmp_path / "none")
-  assert (found.status, found.err.count("\n")) == (2, 1)
-  assert "there is no such folder" in found.err

@@ -126,12 +126,17 @@ class Tags(HTMLParser):
 
   def __init__(self, text):
     super().__init__()
-    self.tags, self.names, self.scripts = [], set(), []
+    self.tags, self.names, self.scripts, self.open = [], set(), [], []
     self.feed(text)
 
   def handle_starttag(self, tag, attrs):
     self.tags.append(tag)
     self.names |= {name for name, _ in attrs}
+    if tag not in ("meta", "input"):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
 
   def handle_data(self, data):
     if self.tags and self.tags[-1] == "script" and data.strip():
@@ -148,7 +153,11 @@ NAMES = "lang charset name content class style type id data-chart data-charts"
 
 def quoted(out):
   """Nothing in a report's files leaves its place."""
-  page = Tags((out / "report.html").read_text(encoding="utf-8"))
+  text = (out / "report.html").read_text(encoding="utf-8")
+  page = Tags(text)
+  assert not page.open
+  assert not re.search(r"url\(|@import|@font-face", text.partition("<script")[0])
+  assert len(text) < 5_000_000
   assert {*page.tags} <= {*TAGS.split()}
   assert page.names <= {*NAMES.split()}
   charts, *scripts = page.scripts
