@@ -128,14 +128,6 @@ def test_a_sweep_has_its_states_and_results(cluster):
   assert ":+--cpus-per-task=$SLURM_CPUS_PER_TASK}" in script
 
 
-def test_what_is_done_is_not_submitted_again(cluster):
-  argv = ["-m", "hydra/launcher=slurm", "encoding=none"]
-  assert command(*argv, "seed=0").status == 0
-  status, out, _ = command(*argv, "seed=0,1")
-  assert (status, len(cluster.submissions)) == (0, 2)
-  assert "job 1/2: seed=0: finished already, in runs/mr/none/" in out
-
-
 def test_a_sweep_that_ends_by_itself_submits_a_round_at_a_time(cluster, monkeypatch):
   def scored(config):
     accuracy = {"none": 0.5, "rope": 0.9}[config["encoding"]] + 0.001 * config["seed"]
@@ -189,14 +181,6 @@ def test_a_cancelled_job_of_which_slurm_keeps_no_record_has_ended(cluster, clock
   assert f"job 1/2: {gone}" in out
   assert "job 2/2: failed: Slurm ended it as CANCELLED\n" in out
   assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
-
-
-def test_jobs_that_wait_for_one_reason_are_one_line(cluster, clock):
-  cluster.held = True
-  why = "Nodes required for job are DOWN, DRAINED or reserved"
-  clock += [{f"7_{number}": ("PENDING", why) for number in range(6)}] * 2
-  _, out, _ = command(*SWEEP)
-  assert (out.count("DRAINED"), out.count("job 7_")) == (1, 1)
 
 
 @pytest.mark.parametrize("by", ["log", "steps"])
@@ -308,8 +292,6 @@ def test_a_job_whose_time_is_up_is_queued_again(cluster, clock, monkeypatch, tur
 @pytest.mark.parametrize(
   ("typed", "message"),
   [
-    ("timeout_min=abc", "hydra.launcher.timeout_min=abc: must be an integer"),
-    ("mem_gb=abc", "hydra.launcher.mem_gb=abc: must be a number or null"),
     ("cpus_per_task=1.5", "hydra.launcher.cpus_per_task=1.5: must be an integer or null"),
     ("partitoin=gpu", "did you mean hydra.launcher.partition?"),
   ],

@@ -164,11 +164,6 @@ def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
   assert digest(config) == digest(resolve(compose()))
 
 
-def test_a_tracker_opens_something():
-  with pytest.raises(NotImplementedError):
-    Tracker().open(None, {}, {})
-
-
 def test_a_mistake_in_a_tracker_of_ones_own_costs_no_run(caplog):
   class Broken(Tracker):
     def open(self, run, config, facts):
