@@ -1,5 +1,6 @@
 """A leaderboard with a small suite, whose runs are not trained but have planted scores."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def packed(right):
   return Examples(right.astype(float), np.ones(len(right)), "all").packed()
 
 
+def examples_of(run):
+  """Which examples a run was given as right, beside its summary."""
+  file = run.path / "examples.json"
+  return json.loads(file.read_text()) if file.exists() else {}
+
+
 def planted(tmp_path, monkeypatch):
   """Go to a folder with a suite, and return a `train` which plants scores instead.
 
@@ -64,7 +71,7 @@ def planted(tmp_path, monkeypatch):
   checked, trained = [], []
   for module in (trust, verification):
     monkeypatch.setattr(module, "check_properties", lambda *given: checked.append(given))
-  monkeypatch.setattr(rows, "packed_examples", lambda run: EXAMPLES.get(run.path.absolute(), {}))
+  monkeypatch.setattr(rows, "packed_examples", examples_of)
 
   def train(config):
     if train.stops == len(trained):
@@ -90,7 +97,7 @@ def planted(tmp_path, monkeypatch):
       summary["gates"] = {"beyond": {"metric": "test/exact_match", "least": LEARNED}}
       summary |= extrapolation(summary)
     with RunWriter(folder(config), config) as run:
-      EXAMPLES[folder(config).absolute()] = examples
+      (run.path / "examples.json").write_text(json.dumps(examples))
       run.log(4, row)
       run.finish(summary | row | {"parameters": 100, "flops_per_token": 200, "processor": "one"})
 
@@ -104,9 +111,6 @@ def planted(tmp_path, monkeypatch):
   train.validation = lambda config: {}
   monkeypatch.setattr("posexp.train.train", train)
   return train
-
-
-EXAMPLES = {}
 
 
 def typed(*words):
