@@ -15,20 +15,24 @@ from posexp.config import resolve
 from posexp.config.command_line import compose, typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError
-from posexp.runs import digest, read_run, read_runs
+from posexp.runs import RunWriter, digest, folder, read_run, read_runs
 from posexp.runs.records import read_records, recorded, write_records
 from posexp.sweeps.launch import again
+from posexp.training import costs
 from posexp.training.setup import Setup
 
 FINDINGS = Path(__file__).parents[2] / "docs/findings"
-TYPED = [*order.BRIEF, "seed=1"]  # which other files have compiled
 
 
 @pytest.fixture(scope="module")
 def run(home):
-  """The folder of a finished run of one's own files."""
-  assert order.command(*order.write(home), *TYPED).status == 0
-  return order.only("runs")
+  """The folder of a run of one's own files, of which nothing was trained but all is said."""
+  setup = Setup.of(resolve(compose([*order.write(home), *order.BRIEF, "seed=1"])))
+  path = folder(setup.config, **setup.data_digests())
+  with RunWriter(path, setup.config) as writer:
+    writer.log(6, {"validation/accuracy": 0.5})
+    writer.finish({"step": 6, "test/accuracy": 0.5, **costs.machine()})
+  return path
 
 
 def stood_for(found):
@@ -45,16 +49,19 @@ def test_a_task_that_is_called_as_its_kind_is_called_so_again():
   assert digest(resolve(compose(lines))) == digest(config)
 
 
-def test_a_run_is_trained_again_beside_itself_to_the_same_numbers(run):
-  found = order.command("--again", str(run))
+def test_a_run_is_trained_again_beside_itself_as_the_same_run(run):
+  """To the same numbers: see tests/whole/test_parents.py."""
+  configs = []
+  found = order.command("--again", str(run), job=configs.append)
   assert found.status == 0, found.err
   assert "note" not in found.err
-  other = Path("again", *run.parts[1:])  # of the same digest
-  assert order.result(other) == order.result(run)
   words = stood_for(found)
+  assert order.command(*words, job=configs.append).status == 0
+  for setup in map(Setup.of, configs):
+    same = Path("again", *run.parts[1:])  # of the same digest
+    assert folder(setup.config, **setup.data_digests()) == same
   assert {"encoding=rpr", "rpr.k=2", "seed=1", "model.dropout=0.1", "runs=again"} <= {*words}
   assert not [word for word in words if word.startswith(("model.norm", "positions", "wandb"))]
-  assert "finished already" in order.command(*words).out
 
 
 def test_a_row_of_records_is_trained_again_with_other_options(run, capsys):

@@ -37,8 +37,6 @@ if __name__ == "__main__":
 def train(config):
   """Stands in for training; it leaves a note of where it was."""
   path = folder(config)
-  if Path("lost").exists():
-    raise KeyError("oops")
   with RunWriter(path, config) as run:
     with Path("trained").open("a") as notes:
       notes.write(f"{path} {os.getpid()}\n")
@@ -109,14 +107,6 @@ def test_what_fails_or_is_killed_takes_no_other_run_with_it(home):
   assert (status, out.count("finished already")) == (0, 3)
   assert re.search(r"\nrpr k=4 +2 +50.00 +0.00 ", out)
   assert [path[-6:] for path, _ in trained()] == ["seed=1"] * 3
-
-
-def test_a_traceback_outside_of_a_run_is_kept_in_its_folder(home):
-  Path("lost").touch()
-  status, out, _ = command("-m", "seed=0,0", "workers=2")
-  assert (status, "Traceback" in out) == (1, False)
-  log = re.search(r"failed: KeyError: 'oops'; its traceback is in (.*)\n", out)[1]
-  assert Path(log).read_text().endswith("\nKeyError: 'oops'\n")
 
 
 @pytest.mark.slow
