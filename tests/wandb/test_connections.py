@@ -31,21 +31,6 @@ def test_a_server_that_never_answers(monkeypatch, capfd):
   assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.slow
-def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
-  answer = stub.graphql
-
-  def graphql(query, variables):
-    if "RunResumeStatus" in query:
-      time.sleep(60)
-    return answer(query, variables)
-
-  monkeypatch.setattr(stub, "graphql", graphql)
-  begun = time.monotonic()
-  assert train([10], timeout=2).startswith("offline (")
-  assert time.monotonic() - begun < 50  # before there is an answer
-
-
 def test_a_port_that_refuses(monkeypatch):
   monkeypatch.setenv("WANDB_API_KEY", API_KEY)
   line = train([10])

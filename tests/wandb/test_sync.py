@@ -14,7 +14,6 @@ from wandb_stub import Refused
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.wandb import command as sync
-from posexp.wandb import offline as wandb_offline
 from posexp.wandb import server as wandb_server
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -141,23 +140,6 @@ def test_offline_runs_go_where_they_were_logged_unless_another_place_is_named(st
     ("team", "thesis"),
     ("own", "thesis"),
   ]
-
-
-@pytest.mark.slow
-def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkeypatch):
-  monkeypatch.delenv("WANDB_X_DISABLE_META")
-  found = []
-  for seed, mode in enumerate(("online", "offline")):
-    config = {**CONFIG, "seed": seed}
-    train([10, 20], mode=mode, config=config)
-    wandb_server.reset()  # which has written all when it has ended
-    [session] = wandb_offline.sessions(folder(config), (folder(config) / "wandb/id").read_text())
-    rows = [row["item"] for row in wandb_offline.records(session, "history")]
-    about = wandb_offline.records(session, "environment")
-    own = {"_runtime", "_timestamp", "root", "started_at", "writer_id"}
-    found.append([{key: row[key] for key in row.keys() - own} for row in rows + about])
-  assert found[0] == found[1]
-  assert [row.get("_step") for row in found[0][:2]] == [10, 20]
 
 
 def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):

@@ -66,18 +66,6 @@ def test_what_is_logged_online(stub, capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_samples_are_a_table(stub, capfd):
-  rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
-  texts = [{"index": 0, "prompt": "This", "text": " film"}]
-  train([10], samples={"samples": rows, "continuations": texts, "none": []})
-  [logged] = stub.training
-  assert logged.table("samples") == rows
-  assert logged.table("continuations") == texts
-  assert "none" not in logged.summary
-  assert logged.summary["test/accuracy"] == 0.5
-  assert capfd.readouterr() == ("", "")
-
-
 def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
   def refuse(variables):
     raise Refused(403, "no artifacts here")
@@ -91,7 +79,7 @@ def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
 
 
 def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd):
-  errors = {UserError("NaN"): 1, KeyboardInterrupt(): 1, SystemExit(143): 143}
+  errors = {UserError("NaN"): 1, SystemExit(143): 143}
   for seed, error in enumerate(errors):
     with pytest.raises(type(error)):
       train([10, 20], error=error, config={**CONFIG, "seed": seed})
@@ -203,11 +191,9 @@ def test_disabled_costs_nothing(tmp_path):
   ("settled", "options", "line"),
   [
     ("mode = offline", {}, "offline; send with: "),
-    ("mode = dryrun", {}, "offline; send with: "),
     ("mode = disabled", {}, "disabled"),
     ("mode = offline", {"mode": "online"}, "URL/tester/posexp/runs/"),
-    ("project = thesis\nentity = team", {}, "URL/team/thesis/runs/"),
-    ("project = thesis\nmode = online", {"project": "own"}, "URL/tester/own/runs/"),
+    ("project = thesis\nentity = team", {"project": "own"}, "URL/team/own/runs/"),
   ],
 )
 def test_what_w_and_b_has_settled_is_heeded(stub, capfd, settled, options, line):
@@ -215,12 +201,6 @@ def test_what_w_and_b_has_settled_is_heeded(stub, capfd, settled, options, line)
   Path("wandb/settings").write_text(f"[default]\n{settled}\n")
   assert train([10], **options).startswith(line.replace("URL", stub.url))
   assert capfd.readouterr() == ("", "")
-
-
-def test_variables_that_are_set_but_empty_stand_for_none(stub, monkeypatch):
-  for name in ("MODE", "PROJECT", "TAGS", "CONSOLE", "LOG_MODEL", "RUN_ID", "SWEEP_ID"):
-    monkeypatch.setenv(f"WANDB_{name}", "")
-  assert train([10]).startswith(f"{stub.url}/tester/posexp/runs/")
 
 
 def test_a_setting_that_w_and_b_refuses(apart, monkeypatch):
@@ -234,11 +214,8 @@ def test_a_setting_that_w_and_b_refuses(apart, monkeypatch):
   [
     ({"MODE": "dryrun"}, [], {"mode": "dryrun"}),
     ({"MODE": "dryrun"}, ["mode=online"], {"mode": "online"}),
-    ({"MODE": "unknown"}, ["mode=disabled"], {"mode": "disabled"}),
     ({"DISABLED": "true"}, [], {"mode": "auto", "settled_mode": "disabled"}),
     ({"DISABLED": "true"}, ["mode=offline"], {"settled_mode": "offline"}),
-    ({"DISABLED": "false"}, [], {"settled_mode": "auto"}),
-    ({"PROJECT": "my-thesis"}, [], {"project": "my-thesis"}),
     ({"PROJECT": "my-thesis"}, ["project=posexp"], {"project": "posexp"}),
     ({}, [], {"project": None, "all_tags": [], "mode": "auto", "entity": None}),
     ({"TAGS": "a, b,"}, [], {"all_tags": ["a", "b"]}),
@@ -247,9 +224,7 @@ def test_a_setting_that_w_and_b_refuses(apart, monkeypatch):
     ({"RUN_GROUP": "ours"}, ["group=mine", "name=n"], {"group": "mine", "name": "n"}),
     ({}, [], {"console": "off", "log_model": False}),
     ({"CONSOLE": "wrap", "LOG_MODEL": "true"}, [], {"console": "wrap", "log_model": True}),
-    ({"LOG_MODEL": "checkpoint"}, [], {"log_model": "checkpoint"}),
     ({"LOG_MODEL": "1"}, [], {"log_model": 1}),
-    ({"LOG_MODEL": "0"}, [], {"log_model": 0}),
     (
       dict.fromkeys(["MODE", "PROJECT", "TAGS", "CONSOLE", "LOG_MODEL", "DISABLED", "RUN_ID"], ""),
       [],
