@@ -8,21 +8,33 @@ import numpy as np
 import pytest
 import sacrebleu
 from compared import REFERENCES, answers, spoiled, translations, typed, write
+from run_folders import A, B, sweep
 from scipy import stats
 
 from posexp.errors import UserError
 from posexp.reporting import comparison
-from posexp.reporting.text import one_line
+
+WRONG = {"good": range(10, 15), "bad": range(14, 40)}  # by the name of a run
 
 
 @pytest.fixture
 def good(tmp_path):
-  return write(tmp_path / "good", translations(range(10, 15)))
+  return write(tmp_path / "good", translations(WRONG["good"]), kind="numbers")
 
 
 @pytest.fixture
 def bad(tmp_path):
-  return write(tmp_path / "bad", translations(range(14, 40)), encoding="sinusoidal")
+  rows = translations(WRONG["bad"])
+  return write(tmp_path / "bad", rows, kind="numbers", encoding="sinusoidal")
+
+
+@pytest.fixture
+def translators(tmp_path):
+  """The same as runs of another task, which has BLEU and chrF as well."""
+  return [
+    write(tmp_path / name, translations(wrong), encoding=encoding)
+    for encoding, (name, wrong) in zip(("rpr", "sinusoidal"), WRONG.items(), strict=True)
+  ]
 
 
 def test_references_too_short_for_bleu_are_compared_by_chrf(tmp_path):
@@ -35,11 +47,12 @@ def test_references_too_short_for_bleu_are_compared_by_chrf(tmp_path):
   assert " chrF (over 60 sentences" in found["verdict"]
 
 
-def test_translations_are_compared_by_what_sacrebleu_makes_of_them(good, bad, capsys):
+def test_translations_are_compared_by_what_sacrebleu_makes_of_them(translators, capsys):
+  good, bad = translators
   found = typed(good, bad, "--json", good / "all" / "numbers.json")
   out = capsys.readouterr().out
   assert json.loads((good / "all" / "numbers.json").read_text()) == found
-  for side, wrong in (("a", range(10, 15)), ("b", range(14, 40))):
+  for side, wrong in zip("ab", WRONG.values(), strict=True):
     said = spoiled(REFERENCES, wrong)
     expected = {
       "bleu": sacrebleu.corpus_bleu(said, [REFERENCES]).score,
@@ -74,18 +87,16 @@ def test_translations_are_compared_by_what_sacrebleu_makes_of_them(good, bad, ca
   assert " ".join(lines).count(found["verdict"]) == 1
 
 
-def test_the_other_way_round_the_same_is_found(good, bad):
-  there, back = typed(good, bad), typed(bad, good)
-  one, other = (each["metrics"]["chrf"] for each in (there, back))
-  assert one["difference"]["low"] == pytest.approx(-other["difference"]["high"])
-  assert one["p"] == other["p"]
-  assert there["verdict"] == back["verdict"]
-
-
-def test_the_result_is_the_same_every_time(good, bad, monkeypatch):
-  first = typed(good, bad)
+def test_the_same_is_found_every_time_and_the_other_way_round(translators, monkeypatch):
+  good, bad = translators
+  there = typed(good, bad)
   monkeypatch.setenv("SACREBLEU_SEED", "7")
-  assert typed(good, bad) == first
+  back = typed(bad, good)
+  for name, one in there["metrics"].items():
+    other = back["metrics"][name]
+    assert one["difference"]["low"] == pytest.approx(-other["difference"]["high"])
+    assert (one["p"], one["a"]) == (other["p"], other["b"])
+  assert there["verdict"] == back["verdict"]
 
 
 def test_what_little_differs_cannot_be_told_apart(tmp_path):
@@ -221,7 +232,6 @@ BROKEN = {
     "RUN/predictions/test.jsonl, line 60: not a prediction; the training command, typed again, "
     "makes it again",
   ),
-  "void": (lambda path: write(path / "run", []), "RUN has no predictions of the split test"),
   "task": (
     lambda path: write(path / "run", answers([]), kind="text_classification"),
     "RUN is a run of classification, and GOOD of translation: name runs of one task",
@@ -267,17 +277,31 @@ def test_a_file_that_cannot_be_written_is_named(good, bad, tmp_path):
     typed(good, bad, "--json", good / "config.yaml/x/y")
 
 
-def test_the_command_needs_no_jax_and_fails_without_a_traceback(good, bad):
-  code = (
-    "import sys; from posexp.compare import main; main();"
-    "assert not {'jax', 'flax', 'wandb'} & sys.modules.keys();"
-    "sys.argv[2] = sys.argv[1]; main()"
-  )
-  argv = [sys.executable, "-c", code, good, bad]
-  done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
-  assert done.returncode == 2, done.stderr
+READERS = """
+import contextlib, sys
+from posexp import compare, report
+from posexp.judging import command
+for main, *argv in (
+  (report.main, "runs"), (command.main, "a.csv", "b.csv"), (compare.main, "good", "bad"),
+  (compare.main, "good", "good"),
+):
+  assert not {"jax", "flax", "wandb"} & sys.modules.keys(), argv
+  sys.argv[1:] = argv
+  with contextlib.suppress(SystemExit):
+    main()
+"""
+
+
+def test_what_reads_results_needs_no_jax_and_fails_without_a_traceback(good, bad):
+  sweep(good.parent / "runs", {"sinusoidal": B, "rpr": A})
+  for name in ("a.csv", "b.csv"):
+    (good.parent / name).write_text("seed,loss\n0,1\n1,2\n")
+  argv = [sys.executable, "-c", READERS]
+  done = subprocess.run(argv, capture_output=True, text=True, cwd=good.parent)
+  assert (good.parent / "report/report.html").exists()
+  assert "cannot be told apart: 0.0000 loss for " in done.stdout
   assert "rpr is better than sinusoidal by " in done.stdout
-  assert done.stderr == f"posexp: error: {good} is compared with itself: name two runs\n"
+  assert done.stderr == "posexp: error: good is compared with itself: name two runs\n"
 
 
 def result(difference, p, over=None, seeds=1):
@@ -326,8 +350,3 @@ def result(difference, p, over=None, seeds=1):
 )
 def test_the_verdict_is_a_plain_sentence(given, said):
   assert comparison.verdict(given) == said
-
-
-def test_a_text_is_shown_on_one_line_and_without_what_upsets_a_terminal():
-  assert one_line("  zwei\n\tHunde ") == "zwei Hunde"
-  assert one_line("\x1b[1mrot\u202e") == "�[1mrot�"

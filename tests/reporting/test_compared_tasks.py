@@ -77,8 +77,8 @@ def test_parsers_are_compared_by_f1_over_all_brackets(tmp_path, capsys):
     typed(*runs)
 
 
-def test_answers_of_diagnostics_are_compared_by_exact_match(tmp_path, capsys):
-  def runs(name, wrong):
+def test_answers_of_diagnostics_are_compared_by_exact_match(tmp_path):
+  def run(name, wrong):
     rows = [
       {"input": f"{index} 1", "reference": "1 1", "tokens": 3, "right": 3 - (index in wrong)}
       for index in range(40)
@@ -86,12 +86,10 @@ def test_answers_of_diagnostics_are_compared_by_exact_match(tmp_path, capsys):
     rows = [row | {"exact": row["right"] == row["tokens"]} for row in rows]
     return write(tmp_path / name, rows, kind="copy", encoding=name)
 
-  found = typed(runs("rpr", [1, 2, 3]), runs("none", range(3, 20)))
+  found = typed(run("rpr", [1, 2, 3]), run("none", range(3, 20)))
   exact = found["metrics"]["exact_match"]
   assert (exact["a"]["value"], exact["b"]["value"]) == (92.5, 57.5)
-  assert exact["p"] == exact["mcnemar"]["p"] == pytest.approx(2 * (1 + 18 + 153) / 2**18)
   assert [row["index"] for row in found["shown"]] == [1, 2, 4, 5, 6]
-  assert "example 1\n  source     1 1\n  reference  1 1\n" in capsys.readouterr().out
 
 
 def test_a_task_of_one_s_own_is_compared_by_its_columns(tmp_path):

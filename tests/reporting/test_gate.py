@@ -95,26 +95,12 @@ def test_the_lengths_of_training_have_no_gate(runs):
   assert [group.estimate.n for group in found.groups] == [5, 5, 2]
 
 
-def test_a_task_that_no_seed_learned_is_said_so(tmp_path, capsys):
-  diagnostic(tmp_path, "none", [0.5, 0.4], [0.1, 0.0])
-  report(arguments([str(tmp_path), "--no-files"]))
-  text = " ".join(capsys.readouterr().out.split())
-  assert "No seed has learned the task, which takes 95.00 test exact match." in text
-
-
 @pytest.mark.parametrize("gates", [[], {"beyond": 1}, {"beyond": {"metric": "a"}}, "x"])
 def test_a_gate_that_says_nothing_is_a_broken_summary(tmp_path, gates):
   path = write(tmp_path, "none", 0, 0.5)
   (path / "summary.json").write_text(json.dumps({"test/accuracy": 0.5, "gates": gates}))
   with pytest.raises(UserError, match=r"summary\.json is broken"):
     read_run(path)
-
-
-def test_a_heat_map_of_many_groups_shows_the_first(runs, monkeypatch):
-  monkeypatch.setattr(specs, "ROWS", 2)
-  (found,) = results(read_runs([runs])[0])
-  rows = specs.spec(charts.lengths(found), found)["data"]["values"]
-  assert [*dict.fromkeys(row["row"] for row in rows)] == ["rpr", "none (3 of 5)"]
 
 
 def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):

@@ -42,7 +42,7 @@ def compared(*argv):
   return compare.compare(compare.arguments(list(map(str, argv))))
 
 
-@pytest.mark.parametrize("cut", [CUT, 24, 7])
+@pytest.mark.parametrize("cut", [24, 7])
 def test_two_models_are_compared_on_what_both_have_read(tmp_path, cut, capsys):
   a, b = run(tmp_path, "rpr", 0, 1.2), run(tmp_path, "none", 0, 1.5, cut=cut)
   found = compared(a, b)

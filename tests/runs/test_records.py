@@ -86,18 +86,6 @@ def test_what_holds_no_records_is_refused(tmp_path, content, message):
   assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    (["none.parquet"], "none.parquet: there is no such file"),
-    (["--records", "kept.csv"], "--records kept.csv: give it the ending .parquet"),
-  ],
-)
-def test_mistakes_are_one_sentence(argv, message):
-  with pytest.raises(UserError, match="^" + re.escape(message) + "$"):
-    typed(*argv)
-
-
 def test_runs_that_have_not_finished_have_no_records(tmp_path):
   write(tmp_path / "runs", "rpr", 0)
   runs, _ = read_runs([tmp_path / "runs"])
