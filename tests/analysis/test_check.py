@@ -133,7 +133,7 @@ def planted(tmp_path, monkeypatch):
         ("gate", properties.cached_decoding, conformance.weights),
         ("gate", conformance.columns, properties.explicit_positions),
       ],
-      3,
+      2,
     ),
   ],
 )
@@ -175,7 +175,7 @@ def test_a_mistake_in_what_a_cache_reads_is_found(monkeypatch, first, home, name
   monkeypatch.setattr(transformer.Cache, "rolls", lambda *_: False)
   monkeypatch.setattr(home, name, mistake)
   encoding = ENCODINGS["by_layer"]([first, "alibi"])
-  assert list(properties.cached_decoding(Case(encoding, causal=True, length=4, heads=2)))
+  assert list(properties.cached_decoding(Case(encoding, causal=True, length=3, heads=2)))
 
 
 def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):

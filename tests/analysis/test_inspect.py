@@ -7,7 +7,6 @@ import re
 from types import SimpleNamespace
 
 import head_distances
-import matplotlib.image
 import numpy as np
 import pytest
 import untrained
@@ -19,7 +18,7 @@ from posexp import inspect
 from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe, wishes
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.relative import RPR
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize
@@ -40,9 +39,17 @@ def shapes(encoding):
   return probe.ProbeModel(encoding, nnx.eval_shape(lambda: build(Rngs(params=0, encoding=1))))
 
 
+PARTS = {
+  "none": [], "sinusoidal": ["input"], "rpr": ["attention"],
+  "transformer_xl": ["attention", "shared"], "complex": ["input", "linear", "norms", "attention"],
+}  # fmt: skip
+
+
 def test_every_encoding_enters_somewhere_but_none():
   for name, encoding in ENCODINGS.items():
-    assert bool(card.parts(shapes(encoding()))) == (name != "none"), name
+    found = card.parts(shapes(encoding()))
+    assert found == PARTS.get(name, found), name
+    assert found or name == "none", name
 
 
 # What is nothing, vectors; the last in decoders alone, by what is read. For offsets see below.
@@ -60,7 +67,7 @@ def test_every_encoding_has_its_card_by_existing(name):
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
 
 
-@pytest.mark.parametrize("encoding", [RPR(k=3), Learned(), Encoding()], ids=str)
+@pytest.mark.parametrize("encoding", [RPR(k=3), Encoding()], ids=str)
 def test_behavior_is_measured(encoding):
   found = card.behavior(probe.untrained(encoding, SIZE))
   assert (found["permuting words"] == "permutes the outputs") == (encoding == Encoding())
@@ -73,7 +80,7 @@ WISHES = {  # unique, equal steps, bounded
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some([*WISHES], 3))
+@pytest.mark.parametrize("name", some([*WISHES], 2))
 def test_the_three_wishes_are_measured(name):
   model = probe.untrained(ENCODINGS[name](), SIZE)
   found = wishes.rows(inspection.drawn_again(model))
@@ -90,8 +97,7 @@ def test_positions_that_end_are_said_to():
 @pytest.mark.parametrize(
   ("size", "name", "feels"),
   [
-    (FastTextSize(), "none", False), (FastTextSize(), "sinusoidal", False),
-    (LSTMSize(), "none", True), (CNNSize(), "none", True),
+    (FastTextSize(), "sinusoidal", False), (LSTMSize(), "none", True), (CNNSize(), "none", True),
   ],
 )  # fmt: skip
 def test_networks_feel_order_or_not(size, name, feels):
@@ -104,22 +110,6 @@ def test_costs_are_those_beside_none():
   assert found["against none"].startswith(f"{512 * 32:+,} parameters, ")
   assert "over 64 tokens" in card.costs(shapes(RPR()))["FLOPs"]
   assert "over 20 tokens" in card.costs(shapes(Learned(length=20)))["FLOPs"]
-
-
-@pytest.mark.parametrize(
-  ("encoding", "enters"),
-  [
-    (Encoding(), []),
-    (Sinusoidal(), ["input"]),
-    (RPR(), ["attention"]),
-    (TransformerXL(), ["attention", "shared"]),
-    (TransformerXL(share_biases=False), ["attention"]),
-    (ENCODINGS["complex"](), ["input", "linear", "norms", "attention"]),
-  ],
-  ids=str,
-)
-def test_where_it_enters(encoding, enters):
-  assert card.parts(shapes(encoding)) == enters
 
 
 @pytest.fixture(scope="module")
@@ -256,24 +246,21 @@ def draw_only(kinds, monkeypatch):
 RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
 
 
-@pytest.mark.parametrize("encoding", ["complex", pytest.param("rpr", marks=pytest.mark.slow)])
-def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsys):
+def test_a_run_is_looked_into(classifier, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   draw_only(("png",), monkeypatch)
-  run = classifier(encoding)
+  run = classifier("complex")
   (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
   files = inspect.inspect([str(run)])
   drawn = {path.stem for path in files}
-  assert "attention-on-text" in drawn
-  assert ("frequencies-by-word" in drawn) == (encoding == "complex")
-  assert (drawn & RELATIVE == RELATIVE) == (encoding == "rpr")
-  assert ("share-of-offset" in drawn) == (encoding != "rpr")
+  assert drawn >= {"attention-on-text", "frequencies-by-word", "share-of-offset"}
+  assert not drawn & RELATIVE
   assert {path.parent for path in files} == {run / "figures"}
   assert "attention-on-text.png" in capsys.readouterr().out
 
 
 def test_attention_on_text_adds_up(classifier):
-  run = open_trained(classifier("rpr"))
+  run = open_trained(classifier("complex"))
   batches = list(run.data.texts("validation", run.snapshot.batch_size))
   found = attention_weights.by_offset(
     run.snapshot.model(), run.spec.positions, batches, len(batches)
@@ -344,37 +331,6 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
   assert found.shape == (2, 2)
   assert (found[:, 0] < 1e-3).all()
   assert ((found[:, 1] > 0) & (found[:, 1] < 1)).all()
-
-
-@pytest.mark.parametrize(
-  ("encoding", "drawn", "kinds"),
-  [
-    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png",)),
-    pytest.param(
-      *("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)), marks=pytest.mark.slow
-    ),
-  ],
-)
-def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):
-  draw_only(kinds, monkeypatch)
-  files = inspect.inspect([f"encoding={encoding}", *OPTIONS, f"out={tmp_path}"])
-  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in (*kinds, "csv")}
-  for file in files:
-    if file.suffix == ".csv":
-      header, *rows = file.read_text().splitlines()
-      assert header == "panel,series,x,y,value"
-      assert len(rows) > 4
-    elif file.suffix == ".png":
-      pixels = matplotlib.image.imread(file)[..., :3]
-      assert min(pixels.shape[:2]) > 300
-      assert len(np.unique(pixels @ [1, 256, 256**2])) > 20  # a number for each color
-    else:
-      text = file.read_text()
-      assert text.count("<text") > 5
-      assert encoding in text
-  out = capsys.readouterr().out
-  assert out.startswith(f"{encoding}\n")
-  assert "permuting words" in out
 
 
 @pytest.mark.parametrize(

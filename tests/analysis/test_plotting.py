@@ -3,19 +3,12 @@
 import os
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 
 from posexp.analysis import plotting
 from posexp.config import arguments
-
-
-def test_a_heat_map_has_no_tick_between_cells():
-  axes = plotting.Figure().subplots()
-  plotting.heat(axes, np.ones((3, 4)))
-  assert {*axes.get_xticks(), *axes.get_yticks()} <= {*range(-1, 6)}
 
 
 def small_font(path, family, characters):
@@ -37,7 +30,7 @@ def small_font(path, family, characters):
   build.save(path)
 
 
-@pytest.mark.parametrize("text", ["北京", "नम🦊", "\ue000\U000323b0"])
+@pytest.mark.parametrize("text", ["北京🦊", "\ue000\U000323b0"])
 def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, capsys, text):
   plotting._fonts_for.cache_clear()
   plotting._warn_of_boxes.cache_clear()

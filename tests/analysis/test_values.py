@@ -1,13 +1,13 @@
 """An encoding in numbers: tables on the terminal, and vectors for Python."""
 
-import dataclasses
 import functools
 
+import matplotlib.image
 import numpy as np
 import pytest
 
-from posexp import Encoding, UserError, inspect, vectors
-from posexp.analysis import card, plotting, values
+from posexp import UserError, inspect, vectors
+from posexp.analysis import plotting, values
 from posexp.encodings import encoding
 
 pytestmark = pytest.mark.usefixtures("few_positions")
@@ -28,17 +28,23 @@ def test_few_positions_are_shown_in_numbers():
   assert shown[1:] == ["   a  b  c", "a  0", "b  1  0", "c  2  1  0"]
 
 
-def test_an_encoding_need_not_say_what_it_is():
-  bare = dataclasses.make_dataclass("Bare", [("k", int, 3)], bases=(Encoding,), frozen=True)
-  assert card.lines("bare", bare(), {"options": "k=3"}, whole=True)[:2] == ["bare", ""]
-
-
-def test_words_stand_beside_numbers_and_the_first_channels_of_wide_vectors(
+def test_figures_are_drawn_and_words_stand_beside_numbers_and_the_first_channels_of_wide_vectors(
   tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=("svg",)))
-  inspect.inspect(["encoding=sinusoidal", "text=he =saw her", "model=tiny", f"out={tmp_path}"])
+  save = functools.partial(plotting.save, kinds=("png", "svg"))
+  monkeypatch.setattr(plotting, "save", save)
+  argv = ["encoding=sinusoidal", "text=he =saw her", "model=tiny", f"out={tmp_path}"]
+  files = inspect.inspect(argv)
+  names = ("vectors", "products-by-offset", "share-of-offset")
+  kinds = ("png", "svg", "csv")
+  assert {path.name for path in files} == {f"{name}.{kind}" for name in names for kind in kinds}
+  for name in names:
+    pixels = matplotlib.image.imread(tmp_path / f"{name}.png")[..., :3]
+    assert min(pixels.shape[:2]) > 300
+    assert len(np.unique(pixels @ [1, 256, 256**2])) > 20  # a number for each color
   said = capsys.readouterr().out
+  assert said.startswith("sinusoidal\n")
+  assert "permuting words" in said
   assert "\nvectors of positions, the first 8 of 64 channels\n" in said
   assert "\nsuits            encoder, decoder; not memory: --all says why\n" in said
   assert len(said.partition("\n\nvectors")[0].splitlines()) == 11  # a blank line among them
