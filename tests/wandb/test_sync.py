@@ -27,7 +27,7 @@ def test_a_run_is_sent_as_training_sends_it(stub, capsys):
   options = {"project": "mine", "entity": "team", "tags": ["paper"], "notes": "why"}
   config = {**CONFIG, "tracker": {"wandb": options}}
   rows = [{"source": "one", "hypothesis": "eins"}]
-  train([10, 20, 30], config=config, samples={"samples": rows}, **options)
+  train([10, 20, 30], config=config, samples={"samples": rows, "none": []}, **options)
   config = {**config, "seed": 2}
   train([10, 20, 30], config=config, mode="disabled", **options)
   (folder(config) / "predictions").mkdir()
