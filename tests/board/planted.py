@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from posexp.board import rows, trust, verification
+from posexp.board import page, rows, trust, verification
 from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import Suite
@@ -72,6 +72,7 @@ def planted(tmp_path, monkeypatch):
   for module in (trust, verification):
     monkeypatch.setattr(module, "check_properties", lambda *given: checked.append(given))
   monkeypatch.setattr(rows, "packed_examples", examples_of)
+  monkeypatch.setattr(page, "drawn", lambda found, side: "<svg></svg>")  # which is others' to draw
 
   def train(config):
     if train.stops == len(trained):

@@ -30,23 +30,12 @@ from posexp.runs.records import read_records
 DRAWN = page.drawn
 
 
-def undrawn(monkeypatch):
-  monkeypatch.setattr(page, "drawn", lambda found, side: "<svg></svg>")  # which is others' to draw
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-  undrawn(monkeypatch)
-  return planted(tmp_path, monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
   """A folder with the rows of three encodings."""
   folder = tmp_path_factory.mktemp("rows")
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(hydra, "compose", order.composed_once)
-    undrawn(patch)
     planted(folder, patch)
     typed("encoding=rope,none,alibi")
   return folder

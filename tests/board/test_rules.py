@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import leaderboard
 import pytest
 import yaml
-from planted import SUITE, board, planted, tiny, typed
+from planted import SUITE, board, tiny, typed
 
 from posexp.board import command, rows, tables
 from posexp.board.choices import Choice
@@ -132,11 +132,6 @@ def test_options_are_chosen_within_and_beyond_and_neither_where_trials_tie():
   assert chosen(default=(0.98, 0.3), other=(0.975, 0.305)) == ([[0.1], tie, tie], tie)
   assert chosen(default=(0.98, 0.9), other=(0.8, 0.1)) == ([[0.1], [0.1], [0.1]], [0.1])
   assert chosen(default=(0.8, 0.9), other=(0.98, 0.1)) == ([[0.1], [0.5], [0.1]], tie)
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-  return planted(tmp_path, monkeypatch)
 
 
 def test_a_cell_at_an_edge_is_marked_and_not_ranked_and_another_is_bracketed(home):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from planted import GOOD, PLUGIN, planted, typed
+from planted import GOOD, PLUGIN, typed
 
 from posexp.board import rows, verification
 from posexp.board.command import PUBLISHED
@@ -17,11 +17,6 @@ from posexp.board.suite import FOLDER, Column, Suite
 from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.runs.records import read_records, write_records
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-  return planted(tmp_path, monkeypatch)
 
 
 class Entry:
