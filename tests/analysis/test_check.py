@@ -133,7 +133,7 @@ def planted(tmp_path, monkeypatch):
         ("gate", properties.cached_decoding, conformance.weights),
         ("gate", conformance.columns, properties.explicit_positions),
       ],
-      2,
+      1,
     ),
   ],
 )

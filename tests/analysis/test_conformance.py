@@ -76,7 +76,7 @@ ASKED = {
 # These are drawn for all that is not cheap, since properties share what is compiled. Where others
 # are: each way to enter attention over a source; relations that do not have all their formula
 # compared, with few queries and with gaps, by tests/oracle.py.
-DRAWN = drawn(OWN_FORMS, 3) + drawn(REST, 1)
+DRAWN = drawn(OWN_FORMS, 2) + drawn(REST, 1)
 LIGHT = drawn(("rpr", "fox", "dape", "cope"), 1)  # for what is compiled in many ways
 FEW = {
   properties.padding: DRAWN,
