@@ -274,6 +274,9 @@ def test_a_failed_run_of_a_sweep_leaves_its_traceback_in_no_other_file(tmp_path)
   def train(config):
     raise ValueError("no reason")
 
+  begun_nowhere = sweep.Member(2, "", "", {"seed": 1, "train": {}}, run.with_name("seed=1"))
+  assert sweep.attempt(train, begun_nowhere)[0] == sweep.FAILED
+  assert (begun_nowhere.path / "train.log").read_text().endswith("ValueError: no reason\n")
   state, why = sweep.attempt(train, member)
   assert (state, (run / "train.log").read_text().count("no reason")) == (sweep.FAILED, 2)
   assert "its traceback is in" in why
