@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from seed import some
 from test_bias import bucket
 
+from posexp.analysis.properties import compiled
 from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
 from posexp.encodings.rngs import Rngs
 from posexp.models.size import Size
@@ -26,15 +28,17 @@ def tame(path, x):
 
 @pytest.mark.parametrize(
   ("encoding", "causal"),
-  [
-    (DeBERTa(k=3), False),
-    (DeBERTa(k=100), True),
-    (DeBERTa(k=3, biases=True, mirrored=False), True),
-    (DeBERTa(k=3, position_to_content=False), False),
-    (DeBERTa(k=3, content_to_position=False), False),
-    (DeBERTa(k=3, position_to_content=False, content_to_position=False), True),
-    (DeBERTa(k=9, log_buckets=6, normalized=True), False),
-  ],
+  some(
+    [
+      (DeBERTa(k=3), False),
+      (DeBERTa(k=100), True),
+      (DeBERTa(k=3, biases=True, mirrored=False), True),
+      (DeBERTa(k=3, position_to_content=False), False),
+      (DeBERTa(k=3, content_to_position=False), False),
+      (DeBERTa(k=9, log_buckets=6, normalized=True), False),
+    ],
+    2,
+  ),
   ids=str,
 )
 def test_deberta(encoding, causal):
@@ -83,12 +87,7 @@ def test_an_impossible_offset_of_deberta_has_no_score():
 
 @pytest.mark.parametrize(
   ("encoding", "causal"),
-  [
-    (TUPE(40), True),
-    (TUPE(40, True), False),
-    (TUPE(40, False, 8, 16), False),
-    (TUPE(40, True, 8, 16), True),
-  ],
+  some([(TUPE(40), True), (TUPE(40, True), False), (TUPE(40, False, 8, 16), False)], 1),
   ids=str,
 )
 def test_tupe(encoding, causal):
@@ -133,11 +132,10 @@ def test_tupe_sets_the_first_position_apart():
   assert (np.ptp(np.asarray(shared(at)[0])[0, :, 0], axis=-1) > 0).all()
 
 
-@pytest.mark.parametrize("k", [2, 64])
-def test_shared_maps_of_keys_serve_as_many_heads_of_queries(k):
+def test_shared_maps_of_keys_serve_as_many_heads_of_queries():
   size = Size(d_model=16, num_heads=4, d_ff=8, num_layers=1, dropout=0.0)
   few, every = (
-    Stack(23, DeBERTa(k=k, share_maps=True), each, rngs=Rngs(params=0, encoding=1))
+    Stack(23, DeBERTa(k=2, share_maps=True), each, rngs=Rngs(params=0, encoding=1))
     for each in (dataclasses.replace(size, num_kv_heads=2), size)
   )
   layer = few.blocks[0].attention
@@ -145,5 +143,6 @@ def test_shared_maps_of_keys_serve_as_many_heads_of_queries(k):
     kernel = getattr(layer, name).kernel[...]
     by_head = np.repeat(np.reshape(kernel, (16, 2, 4)), 2, axis=1)
     getattr(every.blocks[0].attention, name).kernel[...] = by_head.reshape(16, 16)
-  tokens = np.arange(1, 13)[None]
-  np.testing.assert_allclose(few(tokens), every(tokens), atol=1e-5)
+  tokens = np.arange(1, 7)[None]
+  found, expected = (compiled(each, "__call__", tokens) for each in (few, every))
+  np.testing.assert_allclose(found, expected, atol=1e-5)

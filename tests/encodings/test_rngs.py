@@ -33,14 +33,3 @@ def test_keys_that_are_made_beforehand_are_the_same():
   assert drawn(given).tolist() == drawn(Rngs(**first)).tolist()
   with pytest.raises(StopIteration):
     given.params()
-
-
-def test_a_stream_that_is_not_there_is_named():
-  with pytest.raises(AttributeError, match="no stream of random keys called dropout"):
-    Rngs(params=0).dropout()
-
-
-def test_modules_of_flax_take_them_as_the_docstring_says():
-  assert nnx.Linear(3, 4, rngs=Rngs(params=0))(jnp.ones((2, 3))).shape == (2, 4)
-  dropped = nnx.Dropout(0.5)(jnp.ones(64), rngs=Rngs(dropout=0).dropout())
-  assert {*dropped.tolist()} == {0.0, 2.0}

@@ -11,12 +11,12 @@ import numpy as np
 import oracle
 import pytest
 from flax import nnx
-from seed import SEED, drawn
+from seed import SEED, drawn, some
 from small import case_of
 
 import posexp
 from posexp.analysis import conformance, properties, wavelengths
-from posexp.encodings import Span, rotation
+from posexp.encodings import Span
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
@@ -49,23 +49,14 @@ def test_frequencies_are_those_of_the_references(name):
 
 
 @pytest.mark.parametrize(
-  ("clipped", "kept"), [(0, [1] * 4), (1, [1] * 4), (2, [1, 1, 1, 0]), (9, [1, 0.75, 0.25, 0])]
+  ("clipped", "kept"), [(1, [1] * 4), (2, [1, 1, 1, 0]), (9, [1, 0.75, 0.25, 0])]
 )
-@pytest.mark.parametrize("options", [{}, DYNAMIC], ids=["plain", "dynamic"])
-def test_slow_planes_are_clipped_softly(clipped, kept, options):
-  plain, ours = (RoPE(**options, clipped=each) for each in (0, clipped))
+def test_slow_planes_are_clipped_softly(clipped, kept):
+  plain, ours = (RoPE(**DYNAMIC, clipped=each) for each in (0, clipped))
   n = np.array([5, 20])
   got, expected = (each.frequencies(8, n) for each in (ours, plain))
   np.testing.assert_allclose(got, expected * kept, rtol=1e-15)
   assert clipped < 2 or not got[:, -1].any()
-
-
-@pytest.mark.parametrize("name", ["yarn", "llama3", "proportional_75"])
-def test_logits_are_those_of_the_references(name):
-  relation = RoPE(**OPTIONS[name], layout="half").relation(2, 16, causal=True, rngs=None)
-  q, k = (jnp.float32(GOLDEN[f"in/{each}"].swapaxes(1, 2)) for each in "qk")
-  got = relation.score(q, k, Span(*[jnp.asarray(GOLDEN["in/gaps"])] * 2, EVERY))
-  np.testing.assert_allclose(got, GOLDEN[f"logits/{name}"], atol=2e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if f"distance/{name}" in GOLDEN])
@@ -97,7 +88,7 @@ def test_learned_frequencies_are_those_of_the_references():
 
 
 @pytest.mark.parametrize(
-  ("options", "causal"), [(each, n % 2 == 0) for n, each in enumerate(PAIRED)], ids=str
+  ("options", "causal"), some([(each, n % 2 == 0) for n, each in enumerate(PAIRED)], 2), ids=str
 )
 def test_each_pair_is_turned_by_its_own_angle(options, causal):
   encoding = RoPE(**options)
@@ -115,12 +106,6 @@ def test_each_pair_is_turned_by_its_own_angle(options, causal):
     return logits * encoding.radius**2 / 8**0.5
 
   oracle.check(encoding, formula, causal=causal)
-
-
-@pytest.mark.parametrize("options", drawn(PAIRED[::2], 2), ids=str)
-@pytest.mark.parametrize("name", ["cached_decoding", *drawn(["memory", "padding", "spans"], 1)])
-def test_what_holds_where_the_length_or_a_map_decides(options, name):
-  assert not list(getattr(properties, name)(properties.Case(RoPE(**options), causal=True)))
 
 
 def test_the_page_of_encodings_says_where_implementations_differ():
@@ -169,7 +154,7 @@ def turned(x, positions, layout, share):
   return found
 
 
-@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+@pytest.mark.parametrize(("layout", "share"), some([("interleaved", 0.5), ("half", 1.0)], 1))
 def test_values_turn_and_their_sums_turn_back(layout, share):
   own, asked = {"layout": layout, "share": share}, AT[3:]
   stretched = {"scaling": "linear", "attention_factor": 1.5}  # of queries and keys alone
@@ -189,20 +174,7 @@ def test_values_turn_and_their_sums_turn_back(layout, share):
   np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("mistake", ["not back", "from the first of each"])
-def test_a_mistake_in_turned_values_is_found(monkeypatch, mistake):
-  # Without one, both properties hold: tests of all encodings ask for them.
-  def wrong(self, x, positions, sign, span, *, moved=rotation.TurnedValues.moved):
-    if mistake == "not back":
-      return x if sign < 0 else moved(self, x, positions, sign, span)
-    return moved(self, x, positions - positions[:, :1], sign, span)
-
-  monkeypatch.setattr(rotation.TurnedValues, "moved", wrong)
-  found = properties.shift if mistake == "not back" else properties.cached_decoding
-  assert list(found(properties.Case(RoPE(values=True), causal=True)))
-
-
-@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+@pytest.mark.parametrize(("layout", "share"), some([("interleaved", 0.5), ("half", 1.0)], 1))
 def test_every_second_head_has_the_imaginary_part(layout, share):
   own, planes = {"layout": layout, "share": share}, int(share * 4)
   size = Size(d_model=32, num_heads=4, num_kv_heads=2)
@@ -222,11 +194,9 @@ def test_every_second_head_has_the_imaginary_part(layout, share):
   span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.ones((1, 1, 7), bool))
   got = layer.relation.score(layer.queries(x), jnp.repeat(k, 2, 2), span)
   np.testing.assert_allclose(got, expected / 8**0.5, atol=1e-5)
-  with pytest.raises(ValueError, match="set num_kv_heads below 4, to 2 or what divides it"):
-    MultiHeadAttention(encoding, Size(num_heads=4), causal=True, cross=False, rngs=rngs)
 
 
-@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 2))
+@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 1))
 def test_a_property_holds_of_imaginary_heads(asked):
   encoding = RoPE(imaginary=True, share=0.5, values=True, learned="head")
   for causal in asked.sides(encoding)[:1]:
@@ -235,7 +205,7 @@ def test_a_property_holds_of_imaginary_heads(asked):
     assert list(asked.check(dataclasses.replace(case, options=given))) == []
 
 
-@pytest.mark.parametrize(("layout", "share"), [("interleaved", 0.5), ("half", 1.0)])
+@pytest.mark.parametrize(("layout", "share"), some([("interleaved", 0.5), ("half", 1.0)], 1))
 def test_one_turning_key_serves_all_heads(layout, share):
   own, turning = {"layout": layout, "share": share}, int(share * 8)
   size, encoding = Size(d_model=16, num_heads=2, bias="qkv"), RoPE(keys="one", **own)
