@@ -249,6 +249,15 @@ model.tie_embeddings=true => model.tie_embeddings is for models that write words
 model.conv=1 => model.conv must be 0 or from 2 to 8, not 1
 model.conv=4 => model.conv=4 reads the tokens before each one, and an encoder reads both ways
 model.conv_of=input => model.conv_of has no effect without conv
+model.qk=tied model.num_kv_heads=2 => model.qk=tied needs a head of keys for each query's; see model
+encoding=complex model.qk=identity => model.qk=identity: Complex has maps of its own; leave qk at fr
+model.qk=orthogonal model.head_dim=64 => model.qk=orthogonal: heads are wider than model.d_model tog
+encoding=rpr model.triangles=true => model.triangles=true cuts heads whose logits are products of qu
+encoding=rope rope.values=true model.triangles=true => model.triangles=true cuts heads whose logits
+encoding=rope rope.imaginary=true => rope.imaginary=true: heads have keys and values by pairs, so se
+model.sinks=token model.attention=fused => model.attention=fused needs model.sinks=none: its kernels
+model.experts=2 model.experts_used=3 => model.experts_used=3 are more than experts=2
+model.norm=post model.first_norm=false => model.first_norm=false leaves out the norm before the firs
 model.logits_by=ssmax => model.logits_length must be given with logits_by=ssmax
 encoding=rope model.logits_by=llama4 model.logits_length=4 => model.logits_by=llama4 is of positions
 model.logits_growth=2 => model.logits_growth is for logits_by=llama4, ministral, beam, inkling
@@ -256,6 +265,12 @@ model.match_to=rpr => model.match_to has no effect without match
 model.match=flops model.match_to=rprr => model.match_to=rprr: no such model.match_to; did you mean r
 model=cnn model.widths=[3,3] => model.widths must be different numbers from 1 to 64, not [3,3]
 model=fasttext model.match=flops => model.match=flops: fasttext has no width beside model.d_model th
+encoding=learned learned.at=attention model=lstm => learned.at acts in a Transformer's blocks, which
+encoding=split split.form=position_only model=lstm => split.form acts in a Transformer's blocks, whi
+encoding=split split.norms=joint model=lstm => split.norms acts in a Transformer's blocks, which mod
+encoding=complex complex.score=modulus model=lstm => complex.score acts in a Transformer's blocks, w
+encoding=complex complex.distances=transformer_xl model=cnn => complex.distances acts in a Transform
+encoding=rpr rpr.absolute=sinusoidal rpr.k=4 model=lstm => rpr.k acts in a Transformer's blocks, whi
 model=lstm task=multi30k encoding=none => model: model=lstm classifies and can do nothing else
 model=lstm task=parity encoding=none => model: model=lstm classifies and can do nothing else
 train.batch_size=0 => train.batch_size must be at least 1, not 0

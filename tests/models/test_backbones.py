@@ -1,18 +1,25 @@
-"""FastText, CNN and LSTM: their numbers, what suits them, and what is in their runs."""
+"""FastText, CNN and LSTM: their numbers, what suits them, and their runs."""
 
 from pathlib import Path
 
+import head_distances
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from order import command, home, only, write
+from seed import some
 
+from posexp import evaluate, inspect
 from posexp.encodings import ENCODINGS, encoding
 from posexp.encodings.rngs import Rngs
+from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, refusal
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.size import Size
+from posexp.runs import read_run
+from posexp.training.restore import open_trained
 
 # A case of Wang et al. 2020, appendix B, and of its real form, evaluated naively in float64: the
 # logits of each network, and its parameters by their paths here. Biases of the forget gate
@@ -73,46 +80,31 @@ def test_an_encoding_suits_them_unless_it_acts_in_attention_alone(name):
   assert refusal(name, ENCODINGS[name](), Size()) is None
 
 
+# Those that do not are refused in tests/mistakes.py.
 @pytest.mark.parametrize(
-  ("name", "options", "option"),
+  ("name", "options"),
   [
-    ("learned", {"at": "attention"}, "at"),
-    ("split", {"form": "position_only"}, "form"),
-    ("split", {"attention": "content"}, "attention"),
-    ("rpr", {"absolute": "sinusoidal", "k": 4}, "k"),
-    ("rpr", {"absolute": "sinusoidal"}, None),
-    ("split", {"norms": "joint"}, "norms"),
-    ("complex", {"score": "modulus"}, "score"),
-    ("complex", {"order": False, "distances": "transformer_xl"}, "distances"),
-    ("learned", {"combine": "product", "length": 9}, None),
-    ("sinusoidal", {"base": 7.0}, None),
-    ("split", {"form": "added", "length": 9}, None),
-    ("complex", {"order": False}, None),
-    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None),
-    ("complex", {"weights": "shared", "initial_phase": True}, None),
+    ("rpr", {"absolute": "sinusoidal"}),
+    ("learned", {"combine": "product", "length": 9}),
+    ("split", {"form": "added", "length": 9}),
+    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}),
+    ("complex", {"weights": "shared", "initial_phase": True}),
   ],
 )
-def test_so_does_each_of_its_options(name, options, option):
-  why = refusal(name, encoding(name, **options), SIZES["lstm"])
-  if option is None:
-    assert why is None
-  else:
-    default = getattr(ENCODINGS[name](), option)
-    assert why == (
-      f"{name}.{option} acts in a Transformer's blocks, which model=lstm does not have; leave it "
-      f"at {default}"
-    )
+def test_so_do_its_options_unless_they_act_in_blocks(name, options):
+  assert refusal(name, encoding(name, **options), SIZES["lstm"]) is None
 
 
 @pytest.mark.parametrize(
   ("name", "size"),
-  [
-    ("split", "fasttext"),
-    ("complex", "lstm"),
-    ("normalized", "cnn"),
-    pytest.param("complex", "fasttext", marks=pytest.mark.slow),
-    pytest.param("split", "lstm", marks=pytest.mark.slow),
-  ],
+  some(
+    [
+      ("split", "fasttext"),
+      ("split", "lstm"),
+      ("normalized", "cnn"),
+    ],
+    1,
+  ),
 )
 def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
   made = model(encoding(name), SIZES[size])
@@ -138,15 +130,11 @@ def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
   ("name", "options", "blind"),
   [
     ("none", {}, True),
-    ("learned", {}, True),
     ("binary", {"combine": "concat"}, True),
-    pytest.param("sinusoidal", {}, True, marks=pytest.mark.slow),
     ("split", {}, True),
     ("complex", {"order": False}, True),
     ("learned", {"combine": "product"}, False),
-    pytest.param("sinusoidal", {"combine": "product"}, False, marks=pytest.mark.slow),
     ("complex", {}, False),
-    ("complex", {"network": "real"}, False),
   ],
 )
 def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
@@ -174,3 +162,58 @@ def test_padding_may_go_on_beyond_the_positions_and_tokens_there_give_nan():
   fits, too_long = logits(made, tokens, [4, 5])
   np.testing.assert_allclose(fits, logits(made, tokens[:1, :4], [4])[0], atol=1e-5)
   assert np.isnan(too_long).all()
+
+
+TINY = ["model.d_model=8", "train.steps=4", "train.warmup=1", "train.learning_rate=1e-2"]
+SWEPT = ["-m", "model=cnn", "encoding=complex,rpr", "rpr.k=2"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+  """What a mixed sweep says, and the folder of its run."""
+  folder = tmp_path_factory.mktemp("home")
+  with home(folder):
+    files = [each for each in write(folder) if not each.startswith("model.")]
+    done = command(*SWEPT, *files, *TINY)
+    yield done, only("runs")
+
+
+@pytest.mark.slow
+def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
+  (status, out, err), _ = swept
+  assert (status, err) == (0, "")
+  assert "sweep     1 run: 1 waiting; 1 left out\n" in out
+  sentence = "rpr acts in attention, which model=cnn does not have; choose an encoding of the input"
+  assert f"job 2/2: encoding=rpr: left out: {sentence}" in out
+  assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in out
+  assert "blind" not in out
+
+
+@pytest.mark.slow
+def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
+  path = swept[1]
+  (found,) = evaluate.evaluate(evaluate.arguments([str(path)]))
+  assert found["on"]["accuracy"] == read_run(path).summary["test/accuracy"]
+  for flags in (["--grid"], ["--without", "content"]):
+    with pytest.raises(UserError, match="terms of attention, which model=cnn does not have"):
+      evaluate.evaluate(evaluate.arguments([str(path), *flags]))
+
+
+@pytest.mark.slow
+def test_a_run_is_inspected_without_attention(few_positions, swept, capsys, tmp_path):
+  path = swept[1]
+  files = inspect.inspect([f"run={path}", f"out={tmp_path}"])
+  names = {file.stem for file in files}
+  assert names == {"vectors", "products-by-offset", "frequencies-by-word"}
+  assert "none in model=cnn, so what acts there is left out" in capsys.readouterr().out
+  with pytest.raises(UserError, match="model=cnn has no attention to be compared"):
+    head_distances.compare(path, [path])
+  with pytest.raises(UserError, match="rpr acts in attention, which model=lstm does not have"):
+    inspect.inspect(["encoding=rpr", "model=lstm"])
+
+
+@pytest.mark.slow
+def test_a_run_comes_back_with_its_network(swept):
+  trained = open_trained(swept[1])
+  assert trained.spec.size.backbone == "cnn"
+  assert trained.snapshot.model().stacks == ()

@@ -4,8 +4,6 @@ Each property is a plain function of an encoding and of whether attention is cau
 what is computed from LONG tokens on, here from a few, with the definition, forward and backward.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ from fused_rpr import FusedRPR
 from seed import some
 
 from posexp.encodings import ENCODINGS, Encoding, Span
-from posexp.encodings.base import Relation
 from posexp.encodings.rngs import Rngs
 from posexp.models import attention
 
@@ -156,7 +153,7 @@ def chosen():
       yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
 
 
-@pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 4))
+@pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 2))
 def test_long_attention_is_its_definition(holds, encoding, causal):
   holds(encoding, causal)
 
@@ -164,31 +161,28 @@ def test_long_attention_is_its_definition(holds, encoding, causal):
 CAUSAL = [name for name in OF_ATTENTION if name not in ("normalized", "delta")]
 
 
-@pytest.mark.parametrize("name", some(CAUSAL, 3))
+@pytest.mark.parametrize("name", some(CAUSAL, 1))
 def test_causal_attention_in_halves_is_its_definition(name, monkeypatch):
   monkeypatch.setattr(attention, "form_of", lambda *_: "halves")
   whole_sequences(OF_ATTENTION[name], True)
 
 
-FUSED = [
-  (ENCODINGS["split"](), whole_sequences, False),
-  (ENCODINGS["transformer_xl"](a=False, b=False, c=False), memory_before_queries, True),
-  (ENCODINGS["rope"](share=0.5, values=True), memory_before_queries, True),
-  *(
-    pytest.param(*case, marks=pytest.mark.slow)
-    for case in (
-      (ENCODINGS["alibi"]("direction"), whole_sequences, False),
-      (ENCODINGS["fire"](), whole_sequences, True),
-      (ENCODINGS["complex"](score="modulus"), whole_sequences, False),
-      (ENCODINGS["rpr"](k=2), whole_sequences, False),
-      (FusedRPR(k=3, table=5, share="layers"), memory_before_queries, True),
-      (FusedRPR(k=40, keys=False), masks_of_single_queries, False),
-    )
-  ),
-]
-
-
-@pytest.mark.parametrize(("encoding", "holds", "causal"), FUSED)
+@pytest.mark.parametrize(
+  ("encoding", "holds", "causal"),
+  [
+    (ENCODINGS["alibi"]("direction"), whole_sequences, False),
+    (ENCODINGS["transformer_xl"](a=False, b=False, c=False), memory_before_queries, True),
+    (ENCODINGS["rpr"](k=2), whole_sequences, False),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        (ENCODINGS["rope"](share=0.5, values=True), memory_before_queries, True),
+        (FusedRPR(k=3, table=5, share="layers"), memory_before_queries, True),
+        (FusedRPR(k=40, keys=False), masks_of_single_queries, False),
+      )
+    ),
+  ],
+)
 def test_what_kernels_are_given_makes_what_the_definition_gives(
   encoding, holds, causal, monkeypatch
 ):
@@ -199,42 +193,3 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(
     return
   monkeypatch.setattr(attention, "form_of", lambda *_: "fused")
   holds(encoding, causal)
-
-
-class Counting(Relation):
-  """As in CoPE, what a query has in common with one key changes its logits of others."""
-
-  def score(self, q, k, span):
-    logits = super().score(q, k, span)
-    gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits), 0)
-    return logits - jnp.cumsum(gates, axis=-1)
-
-
-class Biasing(Relation):
-  """The same, as a bias beside a product."""
-
-  def qk_and_bias(self, q, k, span):
-    query, key, _ = super().qk_and_bias(q, k, span)
-    gates = jax.nn.sigmoid(jnp.einsum("bqhd,bkhd->bhqk", query, key))
-    return query, key, -jnp.cumsum(jnp.where(span.visible[:, None], gates, 0), axis=-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Planted(Encoding):
-  kind: type[Relation]
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return self.kind()
-
-
-@pytest.mark.parametrize(
-  ("kind", "holds", "causal"),
-  [
-    (Counting, whole_sequences, False),
-    (Biasing, gaps_in_positions, True),
-    pytest.param(Counting, gaps_in_positions, True, marks=pytest.mark.slow),
-    pytest.param(Biasing, whole_sequences, False, marks=pytest.mark.slow),
-  ],
-)
-def test_an_encoding_of_ones_own_is_right_without_a_word_about_blocks(kind, holds, causal):
-  holds(Planted(kind), causal)

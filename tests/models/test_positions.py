@@ -33,8 +33,8 @@ RANDOMIZED = Positions("randomized", REACH, "drawn")
 SHIFTED = Positions("shifted", REACH)
 
 # Gaps between positions are held for every encoding by tests/analysis/test_conformance.py.
-SOME = ("learned", "transformer_xl", "cope")
-OTHERS = drawn(sorted({*ENCODINGS} - {*SOME}), 2)
+SOME = ("learned", "transformer_xl")
+OTHERS = drawn(sorted({*ENCODINGS} - {*SOME}), 1)
 TWO = TOKENS[:2], MASK[:2]
 
 
@@ -111,12 +111,9 @@ def test_how_many_tokens_can_be_read(positions, alone, with_nine):
   assert positions.limit(9) == with_nine
 
 
-@pytest.mark.parametrize(
-  "positions", [Positions("randomized", 5, "drawn"), Positions("shifted", 5)]
-)
-def test_more_tokens_than_positions(positions):
+def test_more_tokens_than_positions():
   with pytest.raises(ValueError, match=r"^reach=5 positions, but texts of 6 tokens$"):
-    positions.training(MASK, key(0))
+    Positions("shifted", 5).training(MASK, key(0))
 
 
 @pytest.mark.parametrize(
@@ -182,12 +179,7 @@ LONGEST, REACHED = 4, 4096  # tokens of the longest example of training, and the
 
 
 @pytest.mark.parametrize(
-  ("kind", "width"),
-  [
-    ("classifier", LONGEST),
-    ("segments", 64),
-    ("diagnostic", 64),
-  ],
+  ("kind", "width"), [("classifier", LONGEST), ("segments", 64), ("diagnostic", 64)]
 )
 def test_a_row_of_training_has_positions_over_the_whole_reach(kind, width, monkeypatch):
   positions = Positions("randomized", REACHED, "consecutive")

@@ -10,8 +10,6 @@ from small import case_of, rngs
 
 from posexp.analysis import conformance, properties
 from posexp.encodings import ENCODINGS, Span, encoding
-from posexp.models.size import Size
-from posexp.models.transformer import Stack
 from posexp.models.triangles import Triangles
 
 AT = np.array([0, 1, 4, 5, 9, 30])
@@ -34,7 +32,7 @@ HOLD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "check"), some(HOLD, 4))
+@pytest.mark.parametrize(("name", "check"), some(HOLD, 1))
 def test_a_property_holds(name, check):
   options = (("triangles", True),)
   case = dataclasses.replace(case_of(ENCODINGS[name](), causal=False), options=options)
@@ -47,7 +45,7 @@ def cut(x):
 
 
 @pytest.mark.parametrize("name", ["none", "rope"])
-def test_halves_look_back_and_ahead(monkeypatch, name):
+def test_halves_look_back_and_ahead(name):
   q, k, v = np.random.default_rng(SEED).normal(size=(3, 2, 6, 3, 8))
   real = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]], bool)
   turned = [q, k]
@@ -64,26 +62,5 @@ def test_halves_look_back_and_ahead(monkeypatch, name):
   relation = Triangles(encoding(name).relation(3, 8, causal=False, rngs=rngs()), 8)
   span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.asarray(real)[:, None])
 
-  def apart():
-    given = map(jnp.float32, (q, k, v))
-    return np.abs(relation.attend(*given, span, lambda weights: weights) - expected)[real].max()
-
-  assert apart() < 1e-5
-  # As in the authors' released code, where whole heads look one way.
-  monkeypatch.setattr(jnp, "tile", lambda x, times: jnp.repeat(x, times[1], axis=1))
-  assert apart() > 0.1
-
-
-@pytest.mark.parametrize(
-  ("name", "options", "said"),
-  [
-    ("rpr", {"k": 2}, "rope without maps"),
-    ("rope", {"values": True}, "rope without maps"),
-    ("rope", {"layout": "half"}, "take layout=interleaved"),
-  ],
-)
-def test_what_cannot_be_cut_is_said(name, options, said):
-  with pytest.raises(ValueError, match=said):
-    Stack(9, encoding(name, **options), Size(triangles=True), rngs=rngs())
-  with pytest.raises(ValueError, match="triangles=true is for encoders alone"):
-    Stack(9, encoding(name, **options), Size(triangles=True), causal=True, rngs=rngs())
+  found = relation.attend(*map(jnp.float32, (q, k, v)), span, lambda weights: weights)
+  np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
