@@ -27,17 +27,10 @@ def norm(x, scale, bias, parts):
 
 VISIBLE = np.tril(np.ones((3, 7), bool), 2)[None, None] & (np.arange(7) < 6)
 FUNCTIONS = {
-  "times, wide": (gradients.matmul, lambda x, w: x @ w, (2, 3, 4), (4, 6)),
-  "times, tall": (gradients.matmul, lambda x, w: x @ w, (2, 3, 6), (6, 4)),
+  "times": (gradients.matmul, lambda x, w: x @ w, (2, 3, 6), (6, 4)),
   "plus, a vector": (gradients.add_bias, lambda x, b: x + b, (2, 3, 4), (4,)),
   "plus, for the batch": (gradients.add_bias, lambda x, b: x + b, (2, 5, 3, 4), (1, 5, 3, 4)),
   "plus, its own": (gradients.add_bias, lambda x, b: x + b, (2, 5, 3, 4), (2, 5, 3, 4)),
-  "scores": (
-    gradients.scores,
-    lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k),
-    (2, 3, 5, 4),
-    (2, 7, 5, 4),
-  ),
   "scores, one query for all": (
     gradients.scores,
     lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k),
@@ -73,13 +66,6 @@ FUNCTIONS = {
     lambda x: jnp.stack([jnp.cos(x), jnp.sin(x)]),
     (2, 3, 5),
   ),
-  "norm": (
-    lambda x, a, b: gradients.normalized(x, a, b, 1, 1e-6),
-    lambda x, a, b: norm(x, a, b, 1),
-    (2, 3, 8),
-    (8,),
-    (8,),
-  ),
   "norm of two": (
     lambda x, a, b: gradients.normalized(x, a, b, 2, 1e-6),
     lambda x, a, b: norm(x, a, b, 2),
@@ -108,7 +94,7 @@ def test_a_gradient_is_of_the_dtype_of_what_it_is_of():
 
 
 def test_functions_can_be_mapped():  # as seeds in one program are
-  function, formula, *shapes = FUNCTIONS["times, tall"]
+  function, formula, *shapes = FUNCTIONS["times"]
   agree(jax.vmap(function), jax.vmap(formula), [draw(3, *shape) for shape in shapes])
 
 
@@ -131,10 +117,7 @@ def test_what_is_not_visible_has_no_gradient():
   assert not np.where(VISIBLE, 0, weights).any()
 
 
-@pytest.mark.parametrize(
-  ("queries", "keys"),
-  [(1, 1), (3, 7), (7, 3), *(pytest.param(*n, marks=pytest.mark.slow) for n in ((1, 5), (4, 4)))],
-)
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 7), (7, 3)])
 def test_diagonals_are_rows_of_offsets(queries, keys):
   x, rows = draw(2, 3, queries, 2, 4), draw(3, queries + keys, 2, 4)
   offset = np.arange(keys) - np.arange(queries)[:, None] + queries - 1
@@ -147,7 +130,7 @@ def test_diagonals_are_rows_of_offsets(queries, keys):
 
 @pytest.mark.parametrize(
   ("first", "consecutive"),  # where keys begin: with queries, or far off
-  [(0, True), (3, True), (-9, True), (9, True), (3, False)],
+  [(0, True), (-9, True), (9, True), (3, False)],
 )
 def test_values_by_offset_and_their_sums_are_transposes(consecutive, first):
   queries, keys, far = 4, 6, 2
@@ -181,9 +164,7 @@ def test_sums_by_offset_of_more_weights_than_an_int32_counts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("at_once", "label_smoothing"),
-  [(1, 0.1), (40, 0.1), (10**6, 0.0)],
-  ids=["token by token, smoothed", "parts, smoothed", "one part"],
+  ("at_once", "label_smoothing"), [(40, 0.1), (10**6, 0.0)], ids=["parts, smoothed", "one part"]
 )
 def test_likelihood_in_parts_is_that_of_all_logits(monkeypatch, at_once, label_smoothing):
   monkeypatch.setattr(cross_entropy, "AT_ONCE", at_once)

@@ -30,7 +30,7 @@ def test_numbers_of_one_array_all_differ():
   assert len(np.unique(bits(0))) == COUNT
 
 
-@pytest.mark.parametrize("bit", [0, 15, 31])
+@pytest.mark.parametrize("bit", [0, 31])
 def test_neighbors_and_masks_of_other_keys_are_not_correlated(bit):
   masks = [2.0 * (bits(seed) >> bit & 1) - 1 for seed in range(12)]
   pairs = [float((a * b).mean()) for a, b in itertools.combinations(masks, 2)]

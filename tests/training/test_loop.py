@@ -15,7 +15,6 @@ from posexp.runs import read_run
 
 RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=70"]
 RUN += ["train.log_every=7"]
-SWEEP = [*RUN, "seed=0,1", "-m"]
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +25,9 @@ def home(tmp_path_factory):
   return folder
 
 
-def results(runs):
-  """By seed, what a run has measured, less time."""
-  return {path.name: order.result(path) for path in runs.glob("*/*/*/seed=*")}
+def result(runs):
+  """What the one run has measured, less time."""
+  return order.result(order.only(runs))
 
 
 def here(home, name, *typed):
@@ -43,14 +42,15 @@ def here(home, name, *typed):
 def never_stopped(home):
   """The results of a run that nothing has stopped."""
   here(home, "never-stopped", *RUN)
-  return results(home / "never-stopped")["seed=0"]
+  return result(home / "never-stopped")
 
 
 # Ctrl-C is ignored in the background jobs of a script, which the tests may be among.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
+# Stopped in this process, tests/whole/test_train.py says the same.
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_stopped):
   screen, end = os.openpty()
   termios.tcsetwinsize(end, (24, 100))
@@ -77,50 +77,13 @@ def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_sto
   assert last["step"] == int(stopped)
 
   assert f"going on from step {stopped}\n" in here(home, "run", *RUN)
-  assert results(home / "run")["seed=0"] == never_stopped
+  assert result(home / "run") == never_stopped
   rows = {row["step"]: row for row in read_run(path).history}
   assert rows[140]["time/cpu_seconds"] > rows[last["step"]]["time/cpu_seconds"]  # of both sessions
   assert rows[last["step"]] == last
 
 
 @pytest.mark.slow
-def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home, never_stopped):
-  """By signals that it heeds or not; tests/whole/test_kills.py kills it at any moment."""
-
-  def again(**kwargs):
-    return Command(home, "stopped", *SWEEP, **kwargs)
-
-  command = again()
-  command.until(lambda: command.rows() >= 6)
-  status, out, err = command.end(signal.SIGTERM)
-  assert status == 143
-  assert err.endswith("posexp: interrupted; the same command goes on from here\n")
-  stopped = re.search(r"^stopped at step (\d+) of 140, which is saved$", out, re.M)[1]
-
-  command = again(before=IGNORE)
-  command.until(lambda: command.rows(seed=1) >= 1)
-  seen = command.rows(seed=1)
-  command.process.send_signal(signal.SIGINT)
-  command.until(lambda: command.rows(seed=1) >= seen + 2)
-  out = command.end(signal.SIGKILL)[1]
-  assert f"going on from step {stopped}\n" in out
-  assert "stopped at step" not in out
-
-  command = again(before=HEED)
-  command.until(lambda: command.rows(seed=1) >= 8)
-  status, out, err = command.end(signal.SIGINT)
-  assert status == 130
-  assert err.endswith("posexp: interrupted; the same command goes on from here\n")
-  assert "finished already, in stopped/" in out
-  assert "stopped at step" in out
-
-  status, out, err = again().end()
-  assert (status, err) == (0, "")
-  assert "\r" not in out
-  here(home, "never-stopped", *SWEEP)  # the first of its runs is done
-  assert results(home / "stopped") == results(home / "never-stopped")
-
-
 def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   busy = "import time, concurrent.futures as futures\n"
   busy += "futures.ThreadPoolExecutor().submit(time.sleep, 400)"

@@ -10,6 +10,7 @@ import optax
 import optax.contrib
 import pytest
 from flax import nnx
+from seed import some
 
 from posexp.config import build
 from posexp.encodings import ENCODINGS
@@ -22,7 +23,7 @@ from posexp.training.optimizer import NAMES, Training, decayed, make_optimizer, 
 from posexp.training.step import keys, split
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 10, 1000])
+@pytest.mark.parametrize("warmup", [0, 10, 1000])
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
 def test_the_schedule_is_its_formula(schedule, warmup):
   steps, peak = 50, 0.5
@@ -43,6 +44,7 @@ def test_the_schedule_is_its_formula(schedule, warmup):
   rates = [float(made(step)) for step in range(steps)]
   assert rates == pytest.approx([expected(step) for step in range(steps)], rel=1e-5, abs=1e-7)
   assert min(rates) > 0
+  assert float(make_schedule(Training(schedule=schedule), 1)(0)) == pytest.approx(1e-3)
 
 
 def test_warmup_is_a_tenth_of_a_training_without_a_given_length():
@@ -51,11 +53,6 @@ def test_warmup_is_a_tenth_of_a_training_without_a_given_length():
   assert Training(**options).warmup_of(500) == 499
   with pytest.raises(UserError, match="epochs must be a number where neither steps nor"):
     build(Training, {"epochs": None}, "train")
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
-def test_a_run_of_one_step_is_taken_at_the_peak(schedule):
-  assert float(make_schedule(Training(schedule=schedule), 1)(0)) == pytest.approx(1e-3)
 
 
 PARAMS = {"kernel": jnp.ones((3, 2)), "table": jnp.ones((3, 2))}
@@ -70,7 +67,7 @@ def first_update(optimizer):
   return optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["adamw", *some([each for each in NAMES if each != "adamw"], 5)])
 def test_each_optimizer_is_that_of_optax_and_decays_only_matrices_of_linear_maps(name):
   given = {"clip": None, "schedule": "constant", "warmup": 0, "learning_rate": 0.5}
   plain = stepped(Training(optimizer=name, weight_decay=0.0, **given))
@@ -100,7 +97,7 @@ def test_options_of_the_optimizer_are_obeyed():
   np.testing.assert_allclose(other["kernel"], scale * plain["kernel"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", list(ENCODINGS))
+@pytest.mark.parametrize("name", some(ENCODINGS, 12))
 def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   size = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
   encoding = ENCODINGS[name]()
@@ -156,14 +153,6 @@ def change(options, params, *grads):
     return found
 
   return updates(params, grads)
-
-
-def test_weight_decay_pulls_a_matrix_toward_zero_and_leaves_the_rest():
-  params = {"kernel": jnp.full((2, 2), 4.0), "bias": jnp.full(2, 4.0)}
-  grads = jax.tree.map(jnp.zeros_like, params)
-  updates = change(Training(warmup=0, weight_decay=0.1, learning_rate=0.5), params, grads)
-  np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1 * 4.0, rtol=1e-6)
-  np.testing.assert_array_equal(updates["bias"], 0)
 
 
 def test_gradients_are_clipped_by_their_common_norm():

@@ -69,22 +69,14 @@ def differ(name, one, other):
 @pytest.mark.parametrize(
   ("name", "one", "other"),
   [
-    ("rope", {}, {"scaling": "ntk", "factor": 4.0}),
-    ("rope", {}, {"scaling": "linear", "factor": 8.0}),
-    ("rope", {}, {"map": "rerope", "map_window": 4}),
-    ("rope", {}, {"base": 500.0}),
-    ("rope", {}, {"share": 0.5, "layout": "half"}),
-    ("xpos", {}, {"scale_base": 64.0, "gamma": 0.2}),
+    ("rope", {}, {"scaling": "ntk", "factor": 4.0, "map": "rerope", "map_window": 4}),
+    ("rope", {}, {"base": 500.0, "share": 0.5, "layout": "half"}),
     ("transformer_xl", {}, {"clamp": 3, "base": 100.0}),
-    ("rpr", {"k": 4, "table": 8}, {"k": 2, "table": 8}),
     ("rpr", {"k": 4}, {"k": 2, "table": 4, "beyond": "zero"}),
     ("sinusoidal", {"at": "attention"}, {"at": "attention", "base": 100.0, "layout": "half"}),
     ("alibi", {"learned": True}, {"learned": True, "two_sided": "direction"}),
     ("t5", {}, {"max_distance": 64}),
-    ("fire", {}, {"threshold": 64.0}),
     ("kerple", {}, {"kind": "power"}),
-    ("sandwich", {}, {"width": 8, "base": 50.0}),
-    ("deberta", {}, {"mirrored": False}),
     ("complex", {}, {"score": "modulus"}),
   ],
 )
@@ -98,9 +90,7 @@ def test_options_that_no_parameter_knows(name, one, other):
     ("rpr", {"k": 4}, "blocks/0/attention/relation/tables/keys", "[33, 8]", "[9, 8]"),
     ("rpr", {"values": False}, "blocks/0/attention/relation/tables/values", "[33, 8]", "missing"),
     ("learned", {"length": 64}, "embed/vector/rows", "[512, 16]", "[64, 16]"),
-    ("t5", {"buckets": 8}, "shared/table", "[32, 2]", "[8, 2]"),
     ("alibi", {"learned": True}, "shared/slopes", "missing", "[2]"),
-    ("transformer_xl", {"d": False}, "shared/v", "[2, 8]", "missing"),
   ],
 )
 def test_options_that_parameters_know(name, other, path, there, here):
