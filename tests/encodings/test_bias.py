@@ -190,7 +190,9 @@ def test_gates_read_contents_that_are_switched_off():
   q, k = (jnp.asarray(draw.normal(size=(1, oracle.K, oracle.H, oracle.D))) for _ in "qk")
   relation.rows[...] = jnp.asarray(draw.normal(size=(5, oracle.D)), jnp.float32)
   at = oracle.span()
-  ones = jnp.ones(oracle.H)
-  position = relation.score(q, k, at.replace(term_scale={"content": 0 * ones, "position": ones}))
-  content = relation.score(q, k, at.replace(term_scale={"content": ones, "position": 0 * ones}))
-  np.testing.assert_allclose(position + content, relation.score(q, k, at), atol=1e-5)
+  ones, score = jnp.ones(oracle.H), jax.jit(relation.score)
+  position, content, both = (
+    score(q, k, at.replace(term_scale={"content": c * ones, "position": p * ones}))
+    for c, p in ((0, 1), (1, 0), (1, 1))
+  )
+  np.testing.assert_allclose(position + content, both, atol=1e-5)

@@ -124,20 +124,18 @@ def test_reflections_are_those_of_path():
   layer = {key[13:]: own[key] for key in own if key.startswith("layer_oracle/")}
   kind = {"causal": True, "rngs": Rngs(params=0, encoding=1)}
   scores = {}
-  for gates, array in (
-    ("none", "plain"),
-    ("library", "forget_fla"),
-    ("paper", "forget_paper_oracle"),
-  ):
+  arrays = {"none": "plain", "library": "forget_fla", "paper": "forget_paper_oracle"}
+  for gates, array in arrays.items():
     chosen = posexp.encoding("path", gates=gates)
     relation, columns = chosen.relation(2, 8, **kind), chosen.columns(16, 2, 8, **kind).key
     for name, x in (("in", "W_w1"), ("out", "W_w2")):
       getattr(columns, f"kernel_{name}")[...] = layer[x].T
     columns.beta[...], columns.beta_bias[...] = layer["W_beta"].T, layer["b_beta"]
     relation.taps[...] = layer["conv"].reshape(2, 8, 3).transpose(2, 0, 1)
-    direction, beta, *_ = columns(layer["x"])
+    direction, beta, *_ = jax.jit(columns.__call__)(layer["x"])
     at = span.replace(key_columns=[direction, beta, *[log_f] * (gates != "none")])
-    scores[array] = jnp.where(span.visible[:, None], relation.score(*given[:2], at), 0)
+    logits = jax.jit(relation.score)(*given[:2], at)
+    scores[array] = jnp.where(span.visible[:, None], logits, 0)
     added = own[f"{array}/logits_bhij"] - own["plain/logits_bhij"]
     np.testing.assert_allclose(scores[array] - scores["plain"], added, atol=1e-5)
   np.testing.assert_allclose(beta, layer["beta"], atol=1e-5)

@@ -127,18 +127,18 @@ def test_still_channels_are_those_of_the_key_before():
   q, k = np.random.default_rng(SEED).normal(size=(2, 2, 7, 3, 8)).astype(np.float32)
   kind = {"causal": True, "rngs": Rngs(params=0, encoding=1)}
   shifted, plain = (
-    posexp.encoding("rope", share=0.5, key_shift=each).relation(3, 8, **kind)
+    jax.jit(posexp.encoding("rope", share=0.5, key_shift=each).relation(3, 8, **kind).score)
     for each in (True, False)
   )
   span = Span.within(None, jnp.ones((1, 1, 7), bool), True)
   moved = k.copy()
   moved[:, 1:, :, 4:] = k[:, :-1, :, 4:]
-  np.testing.assert_allclose(shifted.score(q, k, span), plain.score(q, moved, span), atol=1e-5)
+  np.testing.assert_allclose(shifted(q, k, span), plain(q, moved, span), atol=1e-5)
   documents = jnp.array([0, 0, 0, 1, 1, 1, 1])  # the first key of each has its own channels
   apart = Span.within(None, (documents[:, None] == documents)[None], True)
   moved[:, 3, :, 4:] = k[:, 3, :, 4:]
-  expected = jnp.where(apart.visible[:, None], plain.score(q, moved, apart), 0)
-  got = jnp.where(apart.visible[:, None], shifted.score(q, k, apart), 0)
+  expected = jnp.where(apart.visible[:, None], plain(q, moved, apart), 0)
+  got = jnp.where(apart.visible[:, None], shifted(q, k, apart), 0)
   np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -196,7 +196,8 @@ def test_every_second_head_has_the_imaginary_part(layout, share):
   np.testing.assert_allclose(got, expected / 8**0.5, atol=1e-5)
 
 
-@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 3))
 def test_a_property_holds_of_imaginary_heads(asked):
   encoding = RoPE(imaginary=True, share=0.5, values=True, learned="head")
   for causal in asked.sides(encoding)[:1]:

@@ -78,10 +78,10 @@ LISTED = [
 
 
 TOGETHER = [each for each in LISTED if each.id.endswith("together")]
-ALONE = [each._replace(marks=[pytest.mark.slow]) for each in drawn(LISTED, 5)]
 
 
-@pytest.mark.parametrize(("check", "case"), some(TOGETHER, 1) + ALONE)
+@pytest.mark.slow
+@pytest.mark.parametrize(("check", "case"), drawn(LISTED, 5) + TOGETHER)
 def test_a_property_holds_in_every_block(check, case):
   assert list(check(case)) == []
 

@@ -163,6 +163,7 @@ def test_hypotheses_are_ranked_as_in_the_paper():
   assert [Search(length_penalty=p).rank(-3.0, 7) for p in (0.0, 1.0, 2.0)] == [-3.0, -1.5, -0.75]
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_and_layers_that_are_normalized_afterwards():
   vocab = (BEAM + 2) * BLOCK + 5
   model = subject(RPR(), vocab=vocab, end=2.0, norm="post")

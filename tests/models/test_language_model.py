@@ -64,15 +64,6 @@ def in_segments(model, tokens, **more):
   return np.concatenate(found, axis=1)
 
 
-def test_a_memory_reaches_one_segment_a_layer():
-  tokens = text(3 * T)
-  other = tokens.copy()
-  other[:, :T] = text(T, seed=1)[:, :T]
-  for memory, sees in ((0, 1), (T, 3)):
-    change = np.abs(in_segments(model(memory), tokens) - in_segments(model(memory), other))
-    assert (change.reshape(B, 3, T).max((0, 2)) > 1e-6).tolist() == [n < sees for n in range(3)]
-
-
 def test_rows_that_begin_afresh_forget():
   now = model(2 * T)
   _, carry = predict(now, batch(text(T)), now.initial_carry(B))

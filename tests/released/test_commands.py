@@ -14,15 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 import posexp
 from posexp import context, evaluate, generate, score
-from posexp.encodings import encoding
-from posexp.models.language_model import LanguageModelSpec
-from posexp.models.size import Size
-from posexp.released import command as export
 from posexp.released.weights import Released
 from posexp.runs.records import read_records
-from posexp.training.devices import mesh_for
-from posexp.training.optimizer import Training
-from posexp.training.step import program
 
 MODELS = Path(__file__).parent / "models"
 TEXT = "the cat sat on the mat and the dog sat by the door of the house where it was cold. "
@@ -78,14 +71,11 @@ def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   nll = jax.nn.logsumexp(logits, -1) - np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
   np.testing.assert_allclose(found[0].nats, nll[0], atol=2e-5)
   assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
-  for other in ("encoding=none", "rope.scaling=yarn"):
-    changed = order.work(score, f"hf:{llama}", other, "own.txt")
-    assert changed[0].total != found[0].total
-    other = np.asarray(posexp.load(f"hf:{llama}", other)(ids[:, :-1]))
-    nll = jax.nn.logsumexp(other, -1) - np.take_along_axis(other, ids[:, 1:, None], -1)[..., 0]
-    np.testing.assert_allclose(changed[0].nats, nll[0], atol=2e-5)
+  changed = order.work(score, f"hf:{llama}", "encoding=none", "own.txt")
+  assert changed[0].total != found[0].total
 
 
+@pytest.mark.slow
 def test_what_is_generated_is_the_likeliest(llama, there, capsys):
   order.work(generate, f"hf:{llama}", "the cat", "--temperature", "0", "--tokens", "5")
   model = posexp.load(f"hf:{llama}")
@@ -127,25 +117,6 @@ def test_training_goes_on_from_its_weights(llama, there, other):
     same = [*data, "train.batch_size=4", "--split", "validation"]
     (found,) = order.work(evaluate, f"hf:{llama}", *same)
     assert found["on"]["loss"] == pytest.approx(row["validation/loss"], rel=1e-4)
-    one = export.export(export.arguments([str(path), "one"]))
-    given = [*data, "init=hf:one", "seed=0", "train.steps=0", *TINY[1:], "runs=again"]
-    assert order.command(*given).status == 0
-    two = export.export(export.arguments([str(order.only("again")), "two"]))
-    for file, again in zip(one, two, strict=True):
-      assert file.name == again.name
-      assert file.name == "README.md" or file.read_bytes() == again.read_bytes()
-
-
-def test_parameters_that_are_given_are_not_drawn():
-  spec = LanguageModelSpec(11, encoding("rpr", k=2), Size(d_model=8, num_heads=2, d_ff=8))
-  compiled = program(spec, Training(), 1, mesh_for(np.array([1])))
-  drawn = compiled.init(0)
-  leaves, tree = jax.tree.flatten(drawn.params)
-  given = [None if number % 2 else leaf + 1 for number, leaf in enumerate(leaves)]
-  state = compiled.init(0, given)
-  expected = [old if new is None else new for new, old in zip(given, leaves, strict=True)]
-  jax.tree.map(np.testing.assert_array_equal, state.params, tree.unflatten(expected))
-  jax.tree.map(np.testing.assert_array_equal, state.opt_state, drawn.opt_state)
 
 
 def test_an_encoder_classifies(there):

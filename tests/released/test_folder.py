@@ -1,4 +1,4 @@
-"""Folders of released checkpoints: read by tensor, and refused in one sentence if damaged."""
+"""Folders of released checkpoints: read by tensor, also of four bits, or refused if damaged."""
 
 import json
 import pickle
@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import posexp
 from posexp.errors import UserError
 from posexp.released.folder import open_folder
+from posexp.released.mxfp4 import unpacked
 
 TENSORS = {
   "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -106,3 +108,83 @@ def test_a_name_without_a_folder_is_explained(tmp_path, monkeypatch, name, said)
   monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
   with pytest.raises(UserError, match=f"^{name}: {said}"):
     open_folder(name)
+
+
+WIDTH, EXPERTS = 32, 2
+CONFIG = {"model_type": "gpt_oss", "vocab_size": 11, "hidden_size": WIDTH}
+CONFIG |= {"intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2}
+CONFIG |= {"num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS}
+CONFIG |= {"num_experts_per_tok": 1, "quantization_config": {"quant_method": "mxfp4"}}
+
+
+def value(code: int) -> float:
+  """E2M1: a sign, two bits of exponent with bias 1, and one of mantissa; no exponent: subnormal."""
+  sign, exponent, mantissa = 1 - 2 * (code >> 3), code >> 1 & 3, code & 1
+  return sign * (mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2.0 ** (exponent - 1))
+
+
+def test_every_byte_is_two_numbers_times_a_power_of_two():
+  blocks = np.arange(256, dtype=np.uint8).reshape(2, 4, 2, 16)
+  scales = np.array([120, 127, 128, 140] * 4, np.uint8).reshape(2, 4, 2)
+  found = unpacked(blocks, scales).astype(float)
+  assert found.shape == (2, 64, 4)
+  for (expert, out, group, byte), code in np.ndenumerate(blocks):
+    scale = 2.0 ** (int(scales[expert, out, group]) - 127)
+    pair = found[expert, 32 * group + 2 * byte :, out][:2]
+    assert [*pair] == [value(int(code) & 15) * scale, value(int(code) >> 4) * scale]
+
+
+def written(folder, tensors, **config):
+  folder.mkdir()
+  (folder / "config.json").write_text(json.dumps(CONFIG | config))
+  save_file(tensors, folder / "model.safetensors")
+  return f"hf:{folder}"
+
+
+def drawn():
+  """Return the tensors of a model with experts of 16 bits, and with packed ones."""
+  draw = np.random.default_rng(0)
+  layer = "model.layers.0."
+  maps = {"q": (8, WIDTH), "k": (4, WIDTH), "v": (4, WIDTH), "o": (WIDTH, 8)}
+  shapes = {f"{layer}self_attn.{each}_proj.weight": shape for each, shape in maps.items()}
+  shapes |= {f"{layer}self_attn.{each}_proj.bias": shape[:1] for each, shape in maps.items()}
+  norms = ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm")
+  shapes |= {f"model.{norm}.weight": (WIDTH,) for norm in norms}
+  shapes |= {f"{each}.weight": (11, WIDTH) for each in ("model.embed_tokens", "lm_head")}
+  shapes |= {f"{layer}mlp.router.weight": (EXPERTS, WIDTH), f"{layer}mlp.router.bias": (EXPERTS,)}
+  shapes |= {f"{layer}self_attn.sinks": (2,)}
+  whole, packed = {}, {}
+  for name, out in (("gate_up_proj", 2 * WIDTH), ("down_proj", WIDTH)):
+    shapes[f"{layer}mlp.experts.{name}_bias"] = EXPERTS, out
+    blocks = draw.integers(0, 256, (EXPERTS, out, 1, 16), dtype=np.uint8)
+    scales = draw.integers(123, 127, (EXPERTS, out, 1), dtype=np.uint8)
+    packed |= {f"{layer}mlp.experts.{name}_blocks": blocks}
+    packed |= {f"{layer}mlp.experts.{name}_scales": scales}
+    whole |= {f"{layer}mlp.experts.{name}": unpacked(blocks, scales).astype(np.float32)}
+  others = {key: draw.normal(0, 0.3, shape).astype(np.float32) for key, shape in shapes.items()}
+  return whole | others, packed | others
+
+
+def test_a_model_with_packed_experts_is_that_of_their_values(tmp_path):
+  whole, packed = drawn()
+  names = written(tmp_path / "whole", whole), written(tmp_path / "packed", packed)
+  assert {*open_folder(names[1]).names()} == {*whole}
+  one, other = (np.asarray(posexp.load(name)(np.arange(11)[None])) for name in names)
+  np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+  ("part", "made", "said"),
+  [
+    ("scales", lambda x: x[:1], r"down_proj is \[\], and its config.json asks for \[2, 32, 32\]"),
+    ("blocks", lambda x: x.astype(np.float32), r"down_proj is \[\], and"),
+    ("scales", lambda x: None, "no tensor layers.0.mlp.experts.down_proj in it"),
+  ],
+)
+def test_parts_that_do_not_fit_are_refused(part, made, said, tmp_path):
+  _, packed = drawn()
+  name = f"model.layers.0.mlp.experts.down_proj_{part}"
+  packed[name] = made(packed[name])
+  tensors = {key: each for key, each in packed.items() if each is not None}
+  with pytest.raises(UserError, match=said):
+    posexp.load(written(tmp_path / "model", tensors))

@@ -59,11 +59,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     ("phi", ROPE | {"partial_rotary_factor": 0.5}, [(100.0, None)] * 4),
     (
       "gpt_oss",
-      ROPE | {"rope_scaling": YARN, "sliding_window": 3},
-      [(100.0, 3), (100.0, None)] * 2,
-    ),
-    (
-      "gpt_oss",
       ROPE | {"rope_parameters": None, "sliding_window": 3},
       [(100.0, 3), (100.0, None)] * 2,
     ),
@@ -86,16 +81,6 @@ def test_layers_have_the_bases_and_windows_of_the_config(tmp_path, kind, config,
   layers = make_encoding(found.encoding).layers(4)
   assert [(getattr(layer.encoding, "base", None), layer.window) for layer in layers] == pattern
   assert found.read == ()  # not even a file of weights is there
-
-
-def test_frequencies_are_those_of_the_formula(tmp_path):
-  given = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-  config = ROPE | {"rope_scaling": given | {"original_max_position_embeddings": 16}}
-  found = positions(open_folder(str(folder(tmp_path, "llama", **SIZES, **config))))
-  omega = 100.0 ** (-np.arange(0, 8, 2) / 8)
-  kept = np.clip((16 * omega / (2 * np.pi) - 1) / 3, 0, 1)
-  expected = kept * omega + (1 - kept) * omega / 4
-  np.testing.assert_allclose(make_encoding(found.encoding).frequencies(8), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
