@@ -181,7 +181,7 @@ def drawn(figure: Figure, kind: str, **look: Any) -> bytes:
     _warn_of_boxes(frozenset(missing))
   out, dated = io.BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
   figure.savefig(out, format=kind, dpi=130 if kind == "png" else "figure", metadata=dated, **look)
-  figure.set_layout_engine("none")  # the same layout again, without working it out
+  figure.set_layout_engine(None)  # the same layout again, without working it out
   return out.getvalue()
 
 
