@@ -95,6 +95,7 @@ def test_the_overview_has_every_page_that_has_claims():
   assert sum(path.stat().st_size for path in files) < 5_000_000
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_once_or_was_trained_again():
   seen: dict[tuple, str] = {}
   for file in sorted(findings_claims.HERE.glob("*/*.parquet")):
@@ -181,12 +182,6 @@ def test_a_mistake_in_a_page_is_one_sentence(page, filling, message):
   page(**filling)
   with pytest.raises(UserError, match=re.escape(message)):
     findings.main([])
-
-
-def test_a_page_that_does_not_exist_is_refused(page):
-  page()
-  with pytest.raises(UserError, match="no such page: yours"):
-    findings.main(["yours"])
 
 
 NEAR = [0.80, 0.81, 0.79, 0.80, 0.80]

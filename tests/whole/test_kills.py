@@ -17,7 +17,6 @@ import order
 import pytest
 from commands import Command
 
-from posexp.parsing import grammar, trees
 from posexp.training.processes import StopRequests
 
 RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.steps=60"]
@@ -32,16 +31,11 @@ def typed(tmp_path_factory):
   """The folder of the data, and what is typed for each kind of run."""
   home = tmp_path_factory.mktemp("home")
   (home / "text.txt").write_text(WORDS)
-  short = (tree for tree in grammar.draw(400, seed=0) if len(tree.words) <= 6)
-  (home / "trees.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
   classes = [*order.write(home), *RUN]
   text = ["task=language_modeling", f"task.train={home / 'text.txt'}", "task.segment=16"]
   return home, {
     "classification": classes,
-    "translation": [*RUN, *order.NUMBERS],
     "language model": [*RUN, *text, "model.memory=16", "train.batch_size=8"],
-    "parser": [*RUN, "task=parsing", f"task.train={home / 'trees.mrg'}", "train.batch_size=8"],
-    "sweep": [*classes, *SWEEP],
     "workers": [*classes, *SWEEP, "workers=2"],
   }
 

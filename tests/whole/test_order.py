@@ -17,21 +17,27 @@ TINY = [*order.MODEL, "tracker=none"]  # one program, with model=tiny and withou
 TINY += ["train.steps=2", "train.warmup=1", "train.evaluate_every=1", "seeds=1"]
 
 
-def test_its_commands_give_a_table(home, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module", autouse=True)
+def texts(home):
   rng = random.Random(0)
   pairs = [row for _ in range(40) for row in order.pair(rng, 5)]
   lines = [f"{row['text']},{row['label']}" for row in pairs]
   Path("texts.csv").write_text("\n".join(["text,label", *lines, ""]))
-  folded, trained, larger, reported = (shlex.split(line)[2:] for line in COMMANDS)
-  assert {each[0] for each in (folded, trained, larger)} == {"posexp.train"}
+
+
+@pytest.mark.parametrize(("number", "runs", "width"), [(1, 15, 64), (2, 15, 128)])
+def test_its_commands_are_sweeps_of_the_texts(number, runs, width):
+  name, *argv = shlex.split(COMMANDS[number])[2:]
   asked = []
-  for argv, runs in ((folded, 75), (larger, 15)):
-    asked.clear()
-    done = order.command(*argv[1:], job=asked.append)
-    assert (done.status, len(asked)) == (0, runs), done.err
-    assert {each["task"]["name"] for each in asked} == {"texts"}
-  assert {each["model"]["d_model"] for each in asked} == {128}
+  done = order.command(*argv, job=asked.append)
+  assert (name, done.status, len(asked)) == ("posexp.train", 0, runs), done.err
+  assert {each["task"]["name"] for each in asked} == {"texts"}
+  assert {each["model"]["d_model"] for each in asked} == {width}
+
+
+@pytest.mark.slow
+def test_its_commands_give_a_table(monkeypatch, capsys):
+  trained, reported = (shlex.split(COMMANDS[number])[2:] for number in (1, 3))
   few = [word.replace("none,sinusoidal,rpr", "none,rpr") for word in trained[1:]]
   done = order.command(*few, *TINY)
   assert done.status == 0, done.err

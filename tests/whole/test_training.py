@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import platform
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -17,7 +14,6 @@ from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.positions import Positions
 from posexp.models.size import Size
-from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import check_cores, mesh_for, most_devices, shard
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, parameters, program
@@ -34,10 +30,9 @@ def made(name, size=SIZE, **options):
 
 
 # No parameters, and those of every kind; test_optimizer.py looks at those of all.
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # of operations alone
-@pytest.mark.parametrize("name", ["none", "learned", "rpr", "t5", "transformer_xl", "complex"])
-def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name, dtype):
-  spec, _, state = made(name, dataclasses.replace(SIZE, dtype=dtype))
+@pytest.mark.parametrize("name", ["none", "transformer_xl", "complex"])
+def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name):
+  spec, _, state = made(name, dataclasses.replace(SIZE, dtype="bfloat16"))  # of operations alone
   leaves = jax.tree.leaves(state)
   assert not any(leaf.weak_type for leaf in leaves)
   assert {str(leaf.dtype) for leaf in leaves} <= {"float32", "int32", "bool"}
@@ -113,21 +108,18 @@ def test_batches_go_to_the_device_one_ahead_and_none_is_lost():
 def uneven(rows=8, length=8):
   """A batch whose rows have 1 to `length` tokens each; a quarter of them only pad it."""
   mask = np.arange(length) < np.arange(1, rows + 1)[:, None] % length + 1
-  tokens = np.random.default_rng(0).integers(3, 11, (2, rows, length)).astype(np.int32)
+  tokens = np.random.default_rng(0).integers(3, 11, (rows, length)).astype(np.int32)
   return {
-    "tokens": tokens[0],
-    "source": tokens[0],
-    "source_mask": mask,
-    "target": tokens[1],
+    "tokens": tokens,
     "mask": mask,
-    "labels": tokens[1],
+    "labels": np.arange(rows, dtype=np.int32) % 3,
     "weight": (np.arange(rows) % 4 != 1).astype(np.float32),
     "index": np.arange(rows, dtype=np.int32),
   }
 
 
 def of_parts(spec, batch, *counts):
-  """For each number of parts of a batch: the gradient and the window, and the bytes needed."""
+  """For each number of parts of a batch: the gradient and the window."""
   first = None
   for count in counts:
     options = Training(clip=None, label_smoothing=0.1, accumulate=count)
@@ -137,37 +129,23 @@ def of_parts(spec, batch, *counts):
       first, places = jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
     state = run.update(jax.device_put(first, places), batch, keys(0)["dropout"])
     (mean,) = (each.mu for each in jax.tree.leaves(state.opt_state, is_leaf=adam) if adam(each))
-    yield (mean, state.window.sums, state.window.weight), run.update.temporary_bytes
+    yield mean, state.window.sums, state.window.weight
 
 
 def adam(node):
   return isinstance(node, optax.ScaleByAdamState)
 
 
-def assert_close(parts, whole):
-  parts, whole = jax.device_get((parts, whole))
-  scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(whole[0]))
-  for one, other in zip(*map(jax.tree.leaves, (parts, whole)), strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
-
-
-@pytest.mark.slow
-def test_a_batch_in_parts_has_the_gradient_of_the_whole_and_needs_less():
-  spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
-  # Of the eight parts, two have no weight at all.
-  (whole, most), (parts, least) = of_parts(spec, uneven(32, 32), 1, 8)
-  assert_close(parts, whole)
-  assert least < most / 3
-
-
 def test_parts_of_a_batch_share_its_draw_of_positions_and_may_all_have_no_target():
   at = Positions("randomized", 32)
   spec = ClassifierSpec(11, 3, ENCODINGS["sinusoidal"](), CERTAIN, positions=at)
-  batch = uneven(4) | {"labels": np.arange(4, dtype=np.int32) % 3}
-  (whole, _), (parts, _) = of_parts(spec, batch, 1, 2)
-  assert_close(parts, whole)
+  batch = uneven(4)
+  whole, parts = jax.device_get([*of_parts(spec, batch, 1, 2)])
+  scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(whole[0]))
+  for one, other in zip(*map(jax.tree.leaves, (parts, whole)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
   nothing = batch | {"weight": np.zeros(4, np.float32)}
-  (((mean, sums, _), _),) = of_parts(spec, nothing, 2)
+  ((mean, sums, _),) = of_parts(spec, nothing, 2)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((mean, sums)))
 
 
@@ -182,72 +160,23 @@ EIGHT = """
 import json, sys
 import jax, numpy as np
 sys.path += [sys.argv[1], f"{sys.argv[1]}/whole"]
-from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, program, uneven
+from test_training import CERTAIN, ENCODINGS, ClassifierSpec, Training, keys, program, uneven
 from jax.sharding import Mesh
 from posexp.training.devices import shard
 
-size = Size(d_model=64, num_heads=2, d_ff=64, num_layers=1, dropout=0.0, attention="reference")
-spec = ClassifierSpec(11, 3, ENCODINGS[name](), size)
-batch = uneven(32) | {"labels": np.arange(32, dtype=np.int32) % 3}
-found = {}
-for case, devices, options in (
-  ("one", 1, {}),
-  ("eight", 8, {}),
-  ("divided", 8, {"shard": "parameters", "accumulate": 2}),
-):
+spec = ClassifierSpec(11, 3, ENCODINGS["transformer_xl"](), CERTAIN)
+for devices, options in ((1, {}), (8, {}), (8, {"shard": "parameters", "accumulate": 2})):
   mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
   run = program(spec, Training(warmup=1, learning_rate=1e-2, **options), 100, mesh)
   state, losses = run.init(0), []
-  for batch, _ in shard([batch] * 3, mesh):
+  for batch, _ in shard([uneven(32)] * 3, mesh):
     state = run.update(state, batch, keys(0)["dropout"])
     losses.append(float(state.window.sums["loss"] / state.window.weight))
-  held = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state))]
-  found[case] = {
-    "losses": losses,
-    "all": sum(leaf.nbytes for leaf in held),
-    "each": sum(leaf.addressable_shards[0].data.nbytes for leaf in held),
-    "programs": run.update.jitted._cache_size(),
-  }
-  if case == "eight":
-    given = state, batch, keys(0)["dropout"], run.update.rate
-    text = run.update.jitted.lower(*given).compile().as_text()
-exchanged = [each for each in ("all-reduce", "all-gather", "all-to-all") if each in text]
-print(json.dumps([found, exchanged]))
+  print(json.dumps(losses))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rpr", "transformer_xl"])
-def test_eight_devices_share_batches_and_if_asked_parameters_and_exchange_sums_alone(name):
-  found, exchanged = json.loads(on_eight_devices(f"name = {name!r}\n{EIGHT}"))
-  for each in found.values():
-    assert each["losses"] == pytest.approx(found["one"]["losses"], abs=1e-5)
-    assert each["programs"] == 1
-  assert found["eight"]["each"] == found["one"]["all"]
-  assert found["divided"]["each"] < 1.2 * found["divided"]["all"] / 8
-  assert exchanged == ["all-reduce"]
-
-
-TAKEN = """\
-import mmap, threading
-from posexp.training import devices
-
-def resident():
-  with open("/proc/self/statm") as file:
-    return int(file.read().split()[1]) * mmap.PAGESIZE
-
-before = resident()
-for run in range(3):
-  devices.keep_freed_memory()
-  for thread in threading.enumerate():
-    if thread.name == "memory":
-      thread.join()
-  held = bytearray(50 << 20)
-print(0.9 * devices.SOON < resident() - before < 1.2 * devices.SOON)  # the kernel counts roughly
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of glibc")
-def test_the_memory_that_a_run_takes_first_is_there_before_and_taken_once():
-  done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)
-  assert done.stdout == "True\n"
+def test_eight_devices_share_batches_and_if_asked_parameters():
+  one, *others = map(json.loads, on_eight_devices(EIGHT).splitlines())
+  assert others == [pytest.approx(one, abs=1e-5)] * 2
