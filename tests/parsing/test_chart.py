@@ -16,8 +16,10 @@ SIZE = 7  # one more than the longest sentence has
 
 @pytest.fixture(scope="module")
 def squares() -> np.ndarray:
-  """The scores of the words i to j inclusive, of which those with j < i mean nothing."""
-  return np.random.default_rng(0).normal(scale=2, size=(len(LENGTHS), SIZE, SIZE))
+  """The scores of the words i to j; those with j < i or beyond a sentence mean nothing."""
+  drawn = np.random.default_rng(0).normal(scale=2, size=(len(LENGTHS), SIZE, SIZE))
+  real = np.arange(SIZE) < np.array(LENGTHS)[:, None]
+  return np.where(real[:, :, None] & real[:, None], drawn, 1e6)
 
 
 def best(scores, lengths):
@@ -28,29 +30,18 @@ def best(scores, lengths):
   return jnp.where(j > i, at, 0).sum(1), spans
 
 
-@pytest.fixture(scope="module")
-def found(squares):
-  """The best trees' scores, their spans and their gradient, of the squares."""
-
-  @jax.jit
-  def derived(squares):
-    def total(squares):
-      score, spans = best(chart.by_width(squares), jnp.array(LENGTHS))
-      return score.sum(), (score, spans)
-
-    return (*jax.grad(total, has_aux=True)(squares),)
-
-  gradient, (score, spans) = derived(jnp.array(squares, jnp.float32))
-  return np.asarray(score), np.asarray(spans), np.asarray(gradient)
-
-
 def score(square: np.ndarray, tree: frozenset[tuple[int, int]]) -> float:
   return sum(square[i, j - 1] for i, j in tree)
 
 
-def test_the_best_tree_is_the_best_of_all_and_in_preorder(squares, found):
-  best, spans, gradient = found
-  for square, n, value, rows, slope in zip(squares, LENGTHS, best, spans, gradient, strict=True):
+def test_the_best_tree_is_the_best_of_all_and_in_preorder(squares):
+  def total(squares):
+    scores, spans = best(chart.by_width(squares), jnp.array(LENGTHS))
+    return scores.sum(), (scores, spans)
+
+  gradient, found = jax.jit(jax.grad(total, has_aux=True))(jnp.array(squares, jnp.float32))
+  each = zip(squares, LENGTHS, *map(np.asarray, (*found, gradient)), strict=True)
+  for square, n, value, rows, slope in each:
     most = max(trees(0, n), key=lambda tree: score(square, tree))
     in_order = sorted(most, key=lambda span: (span[0], -span[1]))  # then nothing
     assert rows.tolist() == [*map(list, in_order), *[[0, 0]] * (2 * (SIZE - n))]
@@ -77,25 +68,13 @@ def test_the_partition_is_the_sum_over_all_trees(squares):
     np.testing.assert_allclose(marginal, expected, atol=1e-5)
 
 
-def test_what_is_beyond_a_sentence_does_not_matter(squares, found):
-  score, spans, _ = found
-  words = np.arange(SIZE) < np.array(LENGTHS)[:, None]
-  beyond = np.where(words[:, :, None] & words[:, None], squares, 1e6)
-  lengths, longest = jnp.array(LENGTHS), max(LENGTHS)
-  for square in (beyond, beyond[:, :longest, :longest]):
-    filled = jnp.array(square, jnp.float32)
-    others = jax.jit(lambda square: best(chart.by_width(square), lengths))(filled)
-    np.testing.assert_array_equal(others[1], spans[:, : 2 * len(square[0]) - 1])
-    np.testing.assert_allclose(others[0], score, atol=1e-5)
-
-
 def test_trees_that_are_equally_good_are_one_tree():
   score, spans = best(jnp.zeros((5, 1, 5)), jnp.array([5]))
   assert score == 0
   assert {tuple(span) for span in spans[0].tolist()} in trees(0, 5)
 
 
-@pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.parametrize("size", [1, 4])
 def test_charts_are_made_of_the_difference_of_every_two_fenceposts(size):
   draw = np.random.default_rng(0)
   posts, square = draw.normal(size=(2, size + 1, 3)), draw.integers(0, 9, (2, size, size))

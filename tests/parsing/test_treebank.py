@@ -113,6 +113,8 @@ def test_files_are_split_and_long_sentences_dropped_and_counted(tmp_path):
   for split in ("validation", "test"):
     index = np.concatenate([batch["index"] for batch in data.evaluation(split, 16)])
     assert sorted(index[index >= 0]) == list(range(data.sizes[split]))
+  with pytest.raises(UserError, match=r"all training sentences have over 2 words; raise task\.lon"):
+    Files(train=file, longest=2).prepare(tmp_path)
   # The lexicon is that of the folder.
   again = Files(train=file, longest=10, inputs="words").prepare(tmp_path)
   assert again.lexicon == data.lexicon
@@ -138,12 +140,6 @@ def test_a_long_sentence_gets_a_batch_of_few_rows(tmp_path):
   assert set(rows.values()) == {8, 32}
   shapes = [batch["tokens"].shape[1] for batch in itertools.islice(data.batches(32, seed=0), 20)]
   assert max(shapes) <= 48  # training knows nothing of it
-
-
-def test_sentences_that_are_all_too_long_are_refused(tmp_path):
-  file = written(tmp_path / "all.mrg", DRAWN)
-  with pytest.raises(UserError, match=r"all training sentences have over 2 words; raise task\.lon"):
-    Files(train=file, longest=2).prepare(tmp_path)
 
 
 def test_craft_is_read_by_the_ids_of_its_release(tmp_path):

@@ -43,6 +43,7 @@ def test_traces_and_functions_go_and_escapes_stay():
   assert trees.brackets(one(PENN)) == CLEANED
   assert one("((NP (-LRB- -LRB-) (NN|NNS a)))").tags == ("-LRB-", "NN")
   assert trees.bare("-LRB-") == "-LRB-"
+  assert trees.escaped("a(b)[c]{d}") == "a-LRB-b-RRB--LSB-c-RSB--LCB-d-RCB-"
 
 
 @pytest.mark.parametrize("top", ["", "TOP", "ROOT", "S1", "VROOT", "TOP (ROOT"])
@@ -76,13 +77,12 @@ def test_trees_of_several_lines_files_and_globs(tmp_path):
     trees.paths(str(tmp_path / "*.tree"))
 
 
-@pytest.mark.parametrize("pattern", ["wsj [mini]/*.mrg", "wsj */[01].mrg", "*/d [x]/?.mrg"])
-def test_a_folder_with_brackets_is_no_pattern(tmp_path, pattern):
-  for file in (tmp_path / "wsj [mini]" / "0.mrg", tmp_path / "sub" / "d [x]" / "0.mrg"):
-    file.parent.mkdir(parents=True)
-    file.touch()
-  (found,) = trees.paths(str(tmp_path / pattern))
-  assert Path(found).name == "0.mrg"
+def test_a_folder_with_brackets_is_no_pattern(tmp_path):
+  file = tmp_path / "sub" / "wsj [mini]" / "0.mrg"
+  file.parent.mkdir(parents=True)
+  file.touch()
+  for pattern in ("sub/wsj [mini]/*.mrg", "sub/wsj */[01].mrg", "*/wsj [mini]/?.mrg"):
+    assert trees.paths(str(tmp_path / pattern)) == [str(file)]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,9 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path, pattern):
     ("(S\n(NP))", r"line 2: \(NP\) has neither a word nor a phrase"),
     ("(S (NP ()))", r"line 1: \(\) has neither"),
     ("(S (NP a (NN b)))", "line 1: 'a' has no bracket of its own"),
-    ("(S (NP (NN b) a))", "line 1: 'a' has no bracket"),
     ("\nhello (S (NP (NN a)))", "line 2: 'hello' has no bracket of its own"),
     ("(S (A::B (NN a)))", "line 1: the label A::B holds ::"),
     ("(S (NP (NN a)))\n( (NN a))", "line 2: a tree without a phrase"),
-    ("(NN a)", "line 1: a tree without a phrase"),
     ("( (NN a) (NN b))", "line 1: a tree without a phrase"),
     (" \n", "the file is empty"),
   ],
@@ -112,15 +110,12 @@ def test_mistakes_name_the_file_and_the_line(tmp_path, text, message):
     list(trees.read([str(file)]))
 
 
-def test_nesting_knows_no_limit(monkeypatch):
+def test_nesting_knows_no_limit():
   deep = 20_000  # twenty times what Python would recurse
   tree = one("(S " * deep + "(NN a)" + ")" * deep)
   assert len(tree.phrases) == deep
   assert one(trees.brackets(tree)) == tree
   assert trees.of_chains(tree, trees.chains(tree)) == tree
-  flat = one("(S " * 2_000 + "(NN a)" + ")" * 2_000)
-  monkeypatch.setattr(trees, "WIDTH", 40)
-  assert trees.indented(flat).count("\n") > 1_900
 
 
 # Taking apart and writing
@@ -144,16 +139,13 @@ def drawn(seed):
   return trees.of_chains(Tree(words, tuple(tags), ()), spans), spans
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_taken_apart_or_written_is_the_same_tree_again(monkeypatch, seed):
-  tree, spans = drawn(seed)
-  assert trees.chains(tree) == spans
-  assert one(trees.brackets(tree)) == tree
-  for width in (1, 30, 80):
-    monkeypatch.setattr(trees, "WIDTH", width)
-    text = trees.indented(tree)
-    assert one(text) == tree
-  assert max(map(len, text.splitlines())) < 95  # closing brackets apart
+def test_what_is_taken_apart_or_written_is_the_same_tree_again(monkeypatch):
+  for tree, spans in map(drawn, range(20)):
+    assert trees.chains(tree) == spans
+    assert one(trees.brackets(tree)) == tree
+    for width in (1, 80):
+      monkeypatch.setattr(trees, "WIDTH", width)
+      assert one(trees.indented(tree)) == tree
 
 
 def test_an_indented_tree_is_read_at_a_glance(monkeypatch):
@@ -171,10 +163,6 @@ def test_an_indented_tree_is_read_at_a_glance(monkeypatch):
     "      (PRT (RP up)))",
     "    (. .)))",
   ]
-
-
-def test_brackets_in_words_are_escaped():
-  assert trees.escaped("a(b)[c]{d}") == "a-LRB-b-RRB--LSB-c-RSB--LCB-d-RCB-"
 
 
 # Counting
