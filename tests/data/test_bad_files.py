@@ -39,14 +39,12 @@ CLASSES = [
   ("a.csv", b"text,label\nx,1\ny\n", r"line 3: 1 fields where the header has 2"),
   ("a.csv", b"text,label\nx,1\ny\rz,1\n", r"line 3: 1 fields .* alone \(\\r\) ends line 3"),
   ("a.tsv", b"text\tlabel\r\nx\t1\rz\r\n", r"line 3: 1 fields .* alone \(\\r\) ends line 2"),
-  ("a.csv", b"te\rxt,label\nx,1\n", r"2 fields .* alone \(\\r\) ends line 1: take it out"),
   ("a.csv", b"text,label\rx,1\ry\r", "line 3: 1 fields .*; quote a field"),
   ("a.jsonl", b'{"text": "x\ry"}\n', r"not a JSON object; write '\\r' in a text as JSON does"),
   ("a.csv", b'text,label\n"x,1\ny,2\n', "broken CSV"),
   ("a.csv", b"text,label\nx,1\n\xff\xfe,1\n", r"a\.csv, line 3: not valid UTF-8"),
   ("a.csv", b"text,label\nWell, x,1\nOh, y,2\n", "line 2: 3 fields where the header has 2"),
   ("a.csv", b"text,label\n3, x,1\nOh, y,2\n", "line 3: 3 fields where the header has 2"),
-  ("a.csv", b"text,label\nx,1,\ny,2,\n", "line 2: 3 fields where the header has 2"),
   ("a.csv", b"TEXT,Label\nx,1\n", "did you mean task.text=TEXT task.label=Label?"),
   (
     "a.csv",
@@ -58,15 +56,12 @@ CLASSES = [
   ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: not valid UTF-8; save the file as"),
   ("a.csv", "text,label\nx,1\n".encode("utf-16-le"), "line 1: holds a zero byte; is it UTF-16?"),
   ("a.csv", "text,label\nné,1\n".encode("latin-1"), "line 2: not valid UTF-8; save the file as"),
-  ("a.jsonl.gz", b"not gzip", "not a whole gzip file"),
   ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99, mtime=0)[:-9], "not a whole gzip file"),
   ("a.parquet", b"not parquet", "not a whole Parquet file"),
-  ("a.parquet", b"PAR1" * 9, "not a whole Parquet file"),
 ]
 # Running text, in a file; in a table, with the column of the text.
 TEXTS = [
     ("a.txt", "", {}, r"a\.txt: the file is empty"),
-    ("a.txt", " \n\t\n", {}, r"a\.txt: the file is empty"),
     ("a.txt", "ab", {}, "the train split has 1 bytes of text; give more text$"),
     ("a.txt", "abc", {}, "validation split has 0 bytes of text; give more text or set task.valid"),
     ("a.txt", b"one\ntwo\n\xff\n", {}, r"a\.txt, line 3: not valid UTF-8"),
@@ -74,11 +69,7 @@ TEXTS = [
     ("a.txt", b"one\ntw\0o", {}, r"a\.txt, line 2: holds a zero byte"),
     ("a.txt.gz", gzip.compress(b"text" * 999)[:-20], {}, r"a\.txt\.gz: not a whole gzip file"),
     ("a.jsonl", '{"x": "y"}\n', {"text": "said"}, r"a\.jsonl, line 1: no column 'said', but x"),
-    ("a.jsonl", '{"x": 1}\n', {"text": "x"}, r"a\.jsonl, line 1: the text is 1; it must be a str"),
-    ("a.jsonl", '{"x": "\\ud83d"}', {"text": "x"}, "line 1: not valid UTF-8, or half"),
     ("a.jsonl", '{"x": ""}\n{"x": null}', {"text": "x"}, "the train split has 0 bytes of text"),
-    ("a.csv", "x\n", {"text": "x"}, r"a\.csv: no rows below the header"),
-    ("a.parquet", b"PAR1", {"text": "x"}, r"a\.parquet: not a whole Parquet file"),
 ]  # fmt: skip
 TWO = b'{"en": "one", "de": "eins"}\n{"en": "two", "de": "zwei"}\n'
 # Pairs of sentences: the files of the test split, where both sides must be there.
@@ -93,14 +84,12 @@ PAIRS = [
   ({"a.en": b"1\n", "a.de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but a\.de has more"),
   ({"a.en": b"1\n2\n", "a.de": b"1\n\n3\n"}, r"a\.de, line 2: the side 'de' is empty"),
   ({"a.en": b"1\n2\n", "a.de": b"1\n\xff\n"}, r"a\.de, line 2: not valid UTF-8"),
-  ({"a.en": b"1\n", "a.de": b""}, r"a\.de: the file is empty"),
   ({"a.en": b"1\n"}, r"task\.test=a: there is no a\.de \(looked in .*\.jsonl, .*parallel"),
   ({"a.de": b"1\n"}, r"task\.test=a: there is no a\.en "),
 ]
 # Commands of SCAN, in a file of training and of testing.
 COMMANDS = [
   ("IN: walk OUT: I_WALK\nwalk\tI_WALK\n", r"line 2: not of the form IN: jump twice OUT: I_"),
-  ("IN: walk OUT:\n", "line 1: not of the form"),
   ("IN: hop OUT: I_WALK\n", "line 1: SCAN has no 'hop', but and, after,"),
   ("IN: walk OUT: walk\n", "line 1: SCAN has no 'walk', but I_WALK,"),
   ("\n", "the file is empty"),

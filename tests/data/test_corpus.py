@@ -82,14 +82,8 @@ def test_pieces_of_a_text_have_the_tokens_of_the_whole(monkeypatch, kind):
   monkeypatch.setattr(vocabulary, "PIECE", 50)
   assert len(list(vocabulary.pieces(TEXT.encode()))) > 100
   assert found.encode(TEXT) == whole
-
-
-def test_pieces_cut_no_character_even_without_blanks(monkeypatch):
-  for size in range(4, 12):
-    monkeypatch.setattr(vocabulary, "PIECE", size)
-    for text in ("漢字" * 9, "é\U0001f600a" * 9, "a" * 30, " ", ""):
-      parts = list(vocabulary.pieces(text.encode()))
-      assert "".join(part.decode() for part in parts) == text
+  monkeypatch.setattr(vocabulary, "PIECE", 4)  # which cuts no character, even without blanks
+  assert "".join(part.decode() for part in vocabulary.pieces("é漢a".encode() * 9)) == "é漢a" * 9
 
 
 @pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
@@ -155,9 +149,7 @@ def test_characters_that_training_lacks_are_counted_and_cost_their_bytes(tmp_pat
   [
     ("今天,王伟追了小狗。\n今天,小狗追了王伟。\n" * 40, {"tokenizer": "word"}, "no blanks part"),
     ("".join(f"w{i} v{i} x{i} the\n" for i in range(99)), {"tokenizer": "word"}, r"\d\d% of the w"),
-    ("the cat " * 99, {"tokenizer": "word"}, None),
     ("the cat " * 99, {"tokenizer": "bpe", "vocab_size": 300}, r"=300: the BPE has 2\d\d tokens"),
-    ("the cat " * 99, {"tokenizer": "bpe"}, None),
     ("जीजा कुकौनिरु " * 99, {"tokenizer": "bpe", "vocab_size": 265}, None),
   ],
 )  # fmt: skip
@@ -242,7 +234,7 @@ SIZES = {  # documents, bytes and the first digits of sha256 of train, validatio
 }
 
 
-@pytest.mark.parametrize("package", SIZES)
+@pytest.mark.parametrize("package", ["sympy", pytest.param("imdb", marks=pytest.mark.slow)])
 def test_the_splits_of_a_package_are_the_same_for_ever(package):
   splits, notes, _ = documents.read(LanguageModeling(package=package))
   sizes = ((len(split.starts) - 1, len(split.content)) for split in splits.values())
@@ -290,7 +282,7 @@ def test_a_prepared_corpus_is_read_again_and_a_damaged_one_is_made_again(tmp_pat
 
 def test_a_large_text_has_the_same_tokens(tmp_path, monkeypatch):
   write(
-    tmp_path / "train.txt", " ".join(f"{number} ways, Ωδή {number % 7}" for number in range(3_000))
+    tmp_path / "train.txt", " ".join(f"{number} ways, Ωδή {number % 7}" for number in range(1_500))
   )
   given = {"train": "train.txt", "tokenizer": "bpe", "vocab_size": 300}
   small, opened, _ = prepare(tmp_path, **given)

@@ -44,7 +44,7 @@ def many(count, seed=0):
   return [(words(), words()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 9, None])
+@pytest.mark.parametrize("damage", [b"", None])
 def test_damaged_tokens_are_made_again(damage, tmp_path):
   def tokens():
     found = encode(many(20))
@@ -90,13 +90,6 @@ def check(batch, given, data, opened, length, size):
     assert batch["target"][row][batch["mask"][row]].tolist() == [1, *target]
     assert batch["labels"][row][batch["mask"][row]].tolist() == [*target, 2]
     assert data.lengths[batch["index"][row]] == max(len(source), len(target)) + 1 <= length
-
-
-def test_batches_hold_the_pairs_with_their_special_tokens():
-  data, opened = encode(PAIRS), tokenizer.Tokenizer(trained())
-  length = int(data.lengths.max())
-  check(data.batch(np.array([2, 0, 3]), length, 5), PAIRS, data, opened, length, 5)
-  check(data.batch(np.array([1]), 64, 1), PAIRS, data, opened, 64, 1)
 
 
 def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
@@ -155,15 +148,6 @@ def test_tokens_are_written_once_for_the_same_data():
     assert side.tokens[: side.starts[1]].tolist() == ids.tolist()
 
 
-def test_more_pairs_than_a_chunk_and_more_tokens_than_two_bytes(monkeypatch):
-  monkeypatch.setattr(encoded, "CHUNK", 7)
-  monkeypatch.setattr(tokenizer.Tokenizer, "vocab_size", 2**16 + 1, raising=False)
-  given = many(30)
-  small, wide = encode(given), encode(given, data="e")
-  assert (small.source.tokens == wide.source.tokens).all()
-  assert len(small.lengths) == 30
-
-
 def test_a_store_that_cannot_be_written_is_replaced_and_a_broken_fill_leaves_nothing(
   tmp_path, monkeypatch
 ):
@@ -201,14 +185,14 @@ def doubling(parent, dies_at=None):
   return double
 
 
-@pytest.mark.parametrize(("count", "dies_at"), [(0, None), (2, None), (3, None), (20, 5)])
+@pytest.mark.parametrize(("count", "dies_at"), [(0, None), (2, None), (20, 5)])
 def test_several_processes_answer_in_order_even_if_one_dies(count, dies_at, monkeypatch):
   monkeypatch.setattr(side_by_side, "ALONE", 2)
   monkeypatch.setattr(side_by_side, "cores", lambda: 2)
   found = list(side_by_side.mapped(doubling, (os.getpid(), dies_at), range(count)))
   assert [number for number, _ in found] == [2 * number for number in range(count)]
   processes = {process for _, process in found}
-  assert len(processes) == {0: 0, 2: 1, 3: 2, 20: 3}[count]
+  assert len(processes) == {0: 0, 2: 1, 20: 3}[count]
 
 
 def test_an_error_of_another_process_is_raised_in_this_one(monkeypatch):
@@ -222,6 +206,8 @@ def test_pairs_are_encoded_alike_by_several_processes(monkeypatch):
   pairs = many(60)
   alone = encode(pairs, max_length=15)
   monkeypatch.setattr(encoded, "CHUNK", 7)
+  # More tokens than two bytes tell apart.
+  monkeypatch.setattr(tokenizer.Tokenizer, "vocab_size", 2**16 + 1, raising=False)
   monkeypatch.setattr(side_by_side, "ALONE", 1)
   monkeypatch.setattr(side_by_side, "cores", lambda: 3)
   shared = encode(pairs, max_length=15, data="again")

