@@ -7,6 +7,7 @@ import shlex
 import mistakes
 import pytest
 from omegaconf import OmegaConf
+from seed import some
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -31,7 +32,7 @@ def built(line):
   setup.check_fits(setup.least_parameters())
 
 
-@pytest.mark.parametrize(("typed", "message"), mistakes.options())
+@pytest.mark.parametrize(("typed", "message"), some(mistakes.options(), 40))
 def test_options_that_cannot_be_are_one_sentence_before_data_are_read(typed, message):
   with pytest.raises(UserError) as refused:
     built(typed)

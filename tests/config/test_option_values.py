@@ -22,7 +22,7 @@ from posexp.config.schema import flat
 from posexp.errors import UserError
 
 READY = "everything is ready"
-EXAMPLES = 5  # others with another seed
+EXAMPLES = 3  # others with another seed
 TASKS = {  # each with the least that it needs
   "text_classification": ["task=text_classification", "task.train=train.jsonl"],
   "translation": ["task=translation", "task.train=train.jsonl"],

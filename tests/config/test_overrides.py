@@ -167,7 +167,6 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
   [
     (b"seed: caf\xe9\n", f"{FILE}: a config file is a mapping in UTF-8"),
     ("- 1\n", f"{FILE}: a config file is a mapping in UTF-8"),
-    ("seed\n", f"{FILE}: a config file is a mapping in UTF-8"),
     ("seed: ${oc.env:NO_SUCH_VARIABLE}\n", "seed: a config does not read the environment variab"),
     ("rpr.k: 3\n", f"{FILE}: rpr.k is k in the section rpr"),
     ("plugins: a.py\n", f"{FILE}: plugins are loaded by the command alone"),
