@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import hashlib
 
 import num2words
 import pytest
@@ -13,20 +14,6 @@ from posexp.tasks.number_words import Numbers
 
 SIZES = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9)}
 HELD = ("train", "validation", "test")
-KNOWN = [
-  ("seventeen twenty-nine", "siebzehnhundertneunundzwanzig", "years"),
-  (
-    "five hundred and nine million, thirty thousand, five hundred and seventy",
-    "fünfhundertneun Millionen dreißigtausendfünfhundertsiebzig",
-    "numbers",
-  ),
-  ("Tuesday, September 18, 1973", "Dienstag, 18. September 1973", "dates"),
-  (
-    "fifty-four million, one hundred and ten thousand, five hundred and ninety",
-    "vierundfünfzig Millionen einhundertzehntausendfünfhundertneunzig",
-    "6",
-  ),
-]  # the first row of each split
 SMALL = {num2words.num2words(number): number for number in range(1, 100)}
 YEARS = {num2words.num2words(year, to="year"): year for year in range(1000, 2100)}
 
@@ -120,28 +107,17 @@ def test_beyond_has_longer_sentences_of_known_words(splits):
   } <= words
 
 
-def test_the_seed_decides(splits):
-  assert generate() == splits
+def test_a_value_has_one_split_in_all_languages_sizes_and_seeds(splits):
+  """The same on every machine, of which the seed decides: a change gives everybody other data."""
+  first = repr([splits[name][0] for name in splits]).encode()
+  assert hashlib.sha256(first).hexdigest()[:8] == "f1cb9c1c"
+  french, smaller = generate(target="fr"), generate(examples=1_000)
   other = generate(data_seed=1, examples=1_000)
-  assert other["train"] != splits["train"]
-  # A value drawn for both seeds lies in one split.
-  for name in HELD:
-    for rival in set(HELD) - {name}:
-      assert not values(splits[name]) & values(other[rival])
-
-
-def test_known_rows(splits):
-  """The same on every machine: a change here gives everybody other data."""
-  assert [splits[name][0] for name in splits] == KNOWN
-
-
-def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
-  french = generate(target="fr")
-  smaller = generate(examples=1_000)
+  assert other["train"] != smaller["train"]
   for name in HELD:
     assert [row[0] for row in french[name]] == [row[0] for row in splits[name]]
     for rival in set(HELD) - {name}:
-      assert not values(splits[name]) & values(smaller[rival])
+      assert not values(splits[name]) & (values(smaller[rival]) | values(other[rival]))
 
 
 def test_where_years_run_out_numbers_take_their_place():

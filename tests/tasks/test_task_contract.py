@@ -53,11 +53,9 @@ CASES = {
 
 # To compile a model takes most of the time: those of posexp's own tasks are slow. The model of
 # text_classification is stopped by tests/whole/test_train.py, too.
-def quick(*names):
-  return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
-
-
-OWN_FIRST = quick("running")
+OWN_FIRST = [
+  pytest.param(name, marks=() if name == "running" else pytest.mark.slow) for name in CASES
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +141,7 @@ def padded(batch, rows, columns):
   return found
 
 
-@pytest.mark.parametrize("case", quick("running", "text_classification"), indirect=True)
+@pytest.mark.parametrize("case", OWN_FIRST, indirect=True)
 def test_padding_changes_no_loss(case):
   batch = case.batches(1)[0]
   values, weight, _ = case.loss(batch)
