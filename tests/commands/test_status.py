@@ -93,14 +93,13 @@ def screen(text):
 def test_lines_stay_below_what_is_printed_and_are_cut_to_the_terminal():
   code = "import os; from posexp.status import show; os.environ['LINES'] = '5'\n"
   code += "show('a\\nb\\nc'); print('said'); show('d\\n' + 'e' * 99); print('more')\n"
-  assert screen(in_terminal(code)[1]) == ["said", "more", ""]
   first = f"{code}show('d\\n' + 'e' * 99)"
   assert screen(in_terminal(first)[1]) == ["said", "more", "d", "e" * 39]
   many = f"{code}show('f\\n' * 9)"
   assert screen(in_terminal(many)[1]) == ["said", "more", "f", "f", "f", "..."]
 
 
-@pytest.mark.parametrize("command", ["train", "inspect", "report"])
+@pytest.mark.parametrize("command", ["train", "report"])
 def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
   status, text = in_terminal(FIRST, f"posexp.{command}")
   assert (status, "[]" in text) == (0, True), text

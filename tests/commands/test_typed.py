@@ -38,10 +38,13 @@ def snapshot(weight):
   return Snapshot(None, state, 4)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-  ("weight", "advice"),
-  [(1.0, "its sums overflow"), (np.nan, "try a smaller"), (1e30, "try a smaller")],
+  ("wrong", "weight", "advice"),
+  [
+    (np.nan, 1.0, "its sums overflow"),
+    (np.inf, np.nan, "try a smaller"),
+    (-np.inf, 1e30, "try a smaller"),
+  ],
 )
 def test_what_is_not_finite_is_no_result(wrong, weight, advice):
   fine = {"loss": np.ones((3, 2), np.float32), "answer": np.arange(3)}

@@ -32,7 +32,7 @@ def built(line):
   setup.check_fits(setup.least_parameters())
 
 
-@pytest.mark.parametrize(("typed", "message"), some(mistakes.options(), 40))
+@pytest.mark.parametrize(("typed", "message"), some(mistakes.options(), 25))
 def test_options_that_cannot_be_are_one_sentence_before_data_are_read(typed, message):
   with pytest.raises(UserError) as refused:
     built(typed)

@@ -143,14 +143,13 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
 
 
 @pytest.mark.parametrize(
-  ("line", "message"),
+  ("line", "message", "sweep"),
   [
-    ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined"),
-    ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no"),
-    ("raise ValueError('price is odd')", "distance.price is odd"),
+    ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined", []),
+    ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no", []),
+    ("raise ValueError('price is odd')", "distance.price is odd", ["-m", "distance.price=1,2"]),
   ],
 )
-@pytest.mark.parametrize("sweep", [[], ["-m", "distance.price=1,2"]])
 def test_a_mistake_in_an_encoding_of_ones_own_is_one_sentence(line, message, sweep):
   write("distance.py", DISTANCE.replace("return Priced(self.price)", line))
   done = order.command("plugins=distance.py", "encoding=distance", *sweep)
