@@ -58,7 +58,7 @@ MISTAKES = [
     "rpr.clip=4",
     "rpr.clip=4: there is no option rpr.clip; did you mean train.clip? The options of rpr are k, ",
   ),
-  ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding?"),
+  ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding=rpr?"),
   ("+rpr.k=3 encoding=rpr", "Could not append to config. An item is already at 'rpr.k'"),
   ("~zzz", "Could not delete from config. 'zzz' does not exist."),
   ("seed=${sed}", "seed: Interpolation key 'sed' not found"),
