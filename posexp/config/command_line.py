@@ -290,7 +290,7 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
     section, dot, _ = o.key_or_group.partition(".")
     falls_back = section in config.encodings_node() or o.key_or_group.startswith("hydra.sweeper.")
     if o.is_delete() and not (dot and falls_back):
-      raise UserError(f"{o.input_line}: this can be changed and not removed; leave it out")
+      raise UserError(f"{o.input_line}: options can be changed, and not removed; leave it out")
   return compose([o.input_line for o in given])
 
 
