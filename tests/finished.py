@@ -1,5 +1,6 @@
 """Finished runs that several files read: the first process that asks for one trains it, once."""
 
+import json
 import os
 import random
 import shutil
@@ -37,17 +38,17 @@ def pairs(folder: Path) -> list[str]:
   return [*options, "wandb.mode=disabled"]
 
 
-def translator(path: Path) -> str:
-  """Copies the run of a translator to a folder; returns what it said."""
+def translator(path: Path) -> tuple[str, dict[str, int]]:
+  """Copies the run of a translator to a folder; returns what it said and what was compiled."""
   shared = Path(os.environ.get("POSEXP_TESTS_SHARED", tempfile.gettempdir())) / "translator"
   with filelock.FileLock(f"{shared}.lock"):
     if not shared.exists():
       part = Path(tempfile.mkdtemp(dir=shared.parent))
-      with order.home(part):
+      with order.home(part), order.compilations() as counts:
         typed = order.command(*pairs(Path()), *LEARN, "encoding=rpr", "runs=runs")
         assert (typed.status, typed.err) == (0, "")
-        Path("said.txt").write_text(typed.out)
+        Path("said.json").write_text(json.dumps([typed.out, counts]))
       part.rename(shared)
   shutil.copytree(order.only(shared / "runs"), path)
   assert read_run(path).summary["test/exact_match"] > 0.8
-  return (shared / "said.txt").read_text()
+  return tuple(json.loads((shared / "said.json").read_text()))

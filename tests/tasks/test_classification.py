@@ -69,6 +69,7 @@ def test_the_split_of_mr_is_the_same_for_ever(tmp_path):
   assert not set(texts["test"]) & {*texts["train"], *texts["validation"]}
   digest = hashlib.sha256("\n".join(texts["test"]).encode()).hexdigest()
   assert digest == "d5f89f77472abf618dddd4494804925ce32f79b5c6c7167d15dbc34384016346"
+  assert bag_of_words.bag_of_words(data.rows)["test"]["accuracy"] == pytest.approx(0.754, abs=0.01)
 
 
 def test_own_files_become_batches_and_keep_their_tokenizer(tmp_path):

@@ -37,8 +37,9 @@ def options(home):
 
 @pytest.fixture(scope="module")
 def learned(options):
-  """What a run said that has learned an order, and its folder."""
-  return finished.translator(Path("learned")), Path("learned")
+  """What a run said that has learned an order, its folder, and what was compiled."""
+  out, counts = finished.translator(Path("learned"))
+  return out, Path("learned"), counts
 
 
 def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
@@ -65,7 +66,7 @@ def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
 
 
 def test_the_table_says_what_the_summary_holds(learned):
-  out, path = learned
+  out, path, _ = learned
   summary = read_run(path).summary
   last = out[out.rindex("\nat step") :]
   for label, name, form in (("BLEU", "bleu", ".2f"), ("exact match", "exact_match", ".4f")):
@@ -79,6 +80,15 @@ def test_parts_are_by_characters_where_no_blanks_part_the_words():
   pairs = [TextPair("小狗追了王伟", "b"), TextPair("狗", "b")]
   assert bleu.parts(pairs) == {"1-5": [0, 1]}
   assert bleu.parts(pairs, words=False) == {"1-5": [1], "6-10": [0]}
+
+
+def test_nothing_is_compiled_per_batch(learned):
+  _, path, counts = learned
+  buckets = len(open_trained(path).data.bucket_lengths)
+  assert 1 <= counts["update"] <= buckets
+  assert 1 <= counts["predict"] <= buckets
+  assert 1 <= counts["begin"] <= 2 * buckets  # greedy, and by beam search
+  assert 1 <= counts["advance"] <= 4 * buckets  # for the first cache, and the longest hypotheses
 
 
 def test_the_mean_of_the_last_checkpoints_is_what_is_tested(learned):
