@@ -2,8 +2,7 @@
 
 Hydra's grammar and YAML 1.1 guess types: 2026_11 is the number 202611, 1.10 is 1.1, 1:30 is 90,
 NULL is nothing and `on` is true. Here such a value is the text itself, which becomes a number or a
-switch where an option asks for one. Experiments and
-encodings are global.
+switch where an option asks for one. Experiments and encodings are global.
 """
 
 from __future__ import annotations

@@ -138,19 +138,25 @@ def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
   on all cores together: see docs/benchmarks/devices. A user's own number in XLA_FLAGS is kept.
   """
   there = len(jax.local_devices())
-  if jax.default_backend() != "cpu" or HOST_DEVICES in os.environ.get("XLA_FLAGS", ""):
+  if not _are_chosen():
     return there
   if asked == "auto":
     asked = 2 if width <= WIDEST and tokens in LENGTHS else 1
   return min(there, int(asked))
 
 
+def _are_chosen() -> bool:
+  """Return whether a run chooses its number of devices: on a CPU, unless XLA_FLAGS has one."""
+  return jax.default_backend() == "cpu" and HOST_DEVICES not in os.environ.get("XLA_FLAGS", "")
+
+
 def check_cores(asked: int | str) -> None:
   """Raise UserError if a run is to be trained on more devices of a CPU than there are cores."""
-  if asked != "auto" and int(asked) > most_devices(asked):
+  there = len(jax.local_devices())
+  if asked != "auto" and _are_chosen() and int(asked) > there:
     raise UserError(
       f"train.cpu_devices={asked}: each device takes a core, and this process has "
-      f"{counted(most_devices(asked), 'core')}; lower it"
+      f"{counted(there, 'core')}; lower it"
     )
 
 

@@ -79,6 +79,8 @@ def test_a_cpu_is_as_many_devices_as_are_asked_for_or_suit_the_sizes(eight, monk
   assert most_devices(9) == 8  # a run is opened where it was not trained
   with pytest.raises(UserError, match=r"train\.cpu_devices=9: .* this process has 8 cores; lower"):
     check_cores(9)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  check_cores(9)  # of which there are as many as there are
 
 
 def test_processes_use_as_many_devices_each(eight, monkeypatch):
