@@ -79,7 +79,7 @@ def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
       (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
       (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
       (["encoding=rpr", "-m", "rpr.k=2,4"], ["rpr", "rpr"]),
-      (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
+      (["-m", "seed=range(0,3)"], ["sinusoidal"] * 3),
       (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
       ([MINE, "experiment=clip"], ["rpr", "rpr"]),
       ([MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
