@@ -73,8 +73,10 @@ def killed(command: Command, rng) -> bool:
 
 
 def ended(command: Command) -> tuple[int, str, str]:
-  """How a command and all that it has started came to an end."""
-  found = command.end()
+  """How a command and all that it has started came to an end, without the names of long steps."""
+  status, out, err = command.end()
+  lines = (line for line in err.splitlines(True) if not line.endswith(" ...\n"))
+  found = status, out, "".join(lines)
   deadline = time.monotonic() + 60
   with contextlib.suppress(ProcessLookupError):
     while time.monotonic() < deadline:
