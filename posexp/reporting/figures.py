@@ -187,14 +187,16 @@ def save(
       names = listed(sorted({figure.name for figure in every}), 12)
       raise UserError(f"--only {ending}: no figure's name ends so; there are {names}")
   chosen = [figure for figure in every if not only or figure.name.endswith(tuple(only))]
-  written: Counter[str] = Counter()
+  written: set[str] = set()
   with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
     for figure in chosen:
       doing(f"drawing {figure.title}")
-      written[figure.name] += 1  # titles may differ in what no name of a file has
-      again = written[figure.name] > 1
-      name = f"{figure.name}-{written[figure.name]}" if again else figure.name
+      name, number = figure.name, 1
+      while name in written:  # titles may differ in what no name of a file has
+        number += 1
+        name = f"{figure.name}-{number}"
+      written.add(name)
       for kind in kinds:
         content, path = figure.drawn(kind, size), folder / f"{name}.{kind}"
         path.unlink(missing_ok=True)  # if it is a link, what it leads to stays

@@ -44,11 +44,9 @@ def test_names_of_figures_keep_letters_of_every_script():
 
 def test_figures_of_titles_that_differ_in_no_letter_have_files_of_their_own(tmp_path, monkeypatch):
   monkeypatch.setattr(Figure, "drawn", lambda figure, kind, size: figure.title)
-  save([Figure("C*", [], ""), Figure("C?", [], "")], tmp_path, ["svg"])
-  assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-    "C.svg": "C*",
-    "C-2.svg": "C?",
-  }
+  titles = {"C": "C*", "C-2": "C?", "C-2-2": "C 2"}
+  save([Figure(title, [], "") for title in titles.values()], tmp_path, ["svg"])
+  assert {file.stem: file.read_text() for file in tmp_path.iterdir()} == titles
 
 
 def test_labels_and_texts_stay_as_they_are_typed():
