@@ -146,9 +146,10 @@ def report(args: argparse.Namespace) -> list[Results]:
     doing("drawing the figures")
     with writing("--out", args.out):
       write(tasks, notes, said, args.out, sections)
-    if args.figures:
-      save_figures(tasks, sections, args)
     print(f"written: {near(args.out)}/report.html and .md, {', '.join(OTHERS)}")
+    if args.figures:
+      count = save_figures(tasks, sections, args)
+      print(f"written: {near(args.out / 'figures')}, {counted(count, 'file')}")
   if args.records is not None:
     with writing("--records", args.records):
       count = write_records(args.records, grouping.chosen(every, args.where), packed_examples)
@@ -184,8 +185,8 @@ def write(
 
 def save_figures(
   tasks: Sequence[Results], sections: Sequence[Section], args: argparse.Namespace
-) -> None:
-  """Write the figures that were asked for to files.
+) -> int:
+  """Write the figures that were asked for to files; return how many files they are.
 
   Raises:
     UserError: they cannot be written, or none has the name that was asked for.
@@ -197,7 +198,7 @@ def save_figures(
   size = None
   if args.width:
     size = figures.Print(args.width, **({"letters": args.font} if args.font else {}))
-  figures.save(every, args.out / "figures", args.figures, size, args.only)
+  return figures.save(every, args.out / "figures", args.figures, size, args.only)
 
 
 def main() -> None:

@@ -173,8 +173,9 @@ def save(
   kinds: Sequence[str],
   size: Print | None = None,
   only: Sequence[str] = (),
-) -> None:
+) -> int:
   """Write figures in several formats; with a size for print, each of their charts in a file.
+  Return the number of files.
 
   `only` are endings of the names of files, without the formats: "by-group", or "reach".
 
@@ -201,6 +202,7 @@ def save(
         content, path = figure.drawn(kind, size), folder / f"{name}.{kind}"
         path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+  return len(written) * len(kinds)
 
 
 @functools.cache

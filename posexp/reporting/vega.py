@@ -130,15 +130,19 @@ def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
 
 
 def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:
-  """Return the ends of an axis that holds all values, and intervals up to WIDE ranges beyond."""
+  """Return the ends of an axis that holds all values, and intervals of the usual length.
+
+  A longer one ends at the edge, if it goes further than WIDE ranges of the values beyond them.
+  """
   values = [
     each for row in rows for each in (row["mean"], *row.get("each", ())) if each is not None
   ]
   least, most = min(values), max(values)
-  ends = [row[key] for row in rows for key in ("low", "high") if row[key] is not None]
-  span = (most - least) or abs(least) or 1.0
-  low = max(min([least, *ends]), least - WIDE * span)
-  high = min(max([most, *ends]), most + WIDE * span)
+  ends = [(row["low"], row["high"]) for row in rows if row["low"] is not None]
+  usual = float(np.median([high - low for low, high in ends])) if ends else 0.0
+  beyond = max(WIDE * ((most - least) or abs(least) or 1.0), usual)
+  low = max(min([least, *(low for low, _ in ends)]), least - beyond)
+  high = min(max([most, *(high for _, high in ends)]), most + beyond)
   room = 0.04 * (high - low) or 1.0
   return low - room, high + room
 

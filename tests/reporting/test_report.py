@@ -9,7 +9,7 @@ from run_folders import CONFIG, A, B, report, sweep, write
 from scipy import stats
 
 from posexp.errors import UserError
-from posexp.reporting import figures
+from posexp.reporting import figures, vega
 
 
 def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
@@ -293,12 +293,13 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   assert all(made[name].startswith(starts[name.rpartition(".")[2]]) for name in made)
 
 
-def test_figures_for_print_are_as_wide_as_asked_each_with_one_chart(tmp_path):
+def test_figures_for_print_are_as_wide_as_asked_each_with_one_chart(tmp_path, capsys):
   steady = dict.fromkeys(range(3), 0.5)
   sweep(tmp_path / "runs", {"none": steady, "rpr": [0.97, 1.0, 1.0]})
   names = ["--labels", "{none: 无位置}", "--only", "by-group,differences,accuracy-by-step"]
   report(tmp_path / "runs", "--out", tmp_path, "--figures", "pdf,svg", "--width", "3.3in", *names)
   files = sorted((tmp_path / "figures").iterdir())
+  assert f"{tmp_path / 'figures'}, 6 files\n" in capsys.readouterr().out
   named = ("test-accuracy-by-group-differences", "test-accuracy-by-group")
   expected = [f"toy-{name}" for name in (*named, "validation-accuracy-by-step")]
   assert [path.stem for path in files[1::2]] == expected
@@ -314,3 +315,13 @@ def test_figures_for_print_are_as_wide_as_asked_each_with_one_chart(tmp_path):
   curves = next(each for each in figures.figures(found) if each.title.endswith("accuracy by step"))
   ends = [(row["low"], row["high"]) for row in curves.specs[0]["data"]["values"]]
   assert all(0 <= low <= high <= 100 for low, high in ends)
+
+
+def test_an_axis_holds_whole_intervals_but_for_one_that_is_far_longer_than_others():
+  rows = [{"mean": mean, "low": mean - 2, "high": mean + 2} for mean in (84.7, 84.8, 85.4)]
+  low, high = vega.ends_of_axis(rows)
+  assert low < 82.7
+  assert high > 87.4
+  low, high = vega.ends_of_axis([*rows, {"mean": 85.0, "low": 20.0, "high": 99.0}])
+  assert 80 < low < 82.7
+  assert 87.4 < high < 90
