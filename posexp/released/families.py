@@ -1,7 +1,6 @@
 """Families of released models: what their configs ask for, and where their files have it.
 
-A family is a row of families.yaml. It says which positions layers have, or names a function of this
-module that reads them from the keys of a config.
+A family is a row of families.yaml, with positions by name, or by a function of this module.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ class Family(NamedTuple):
   bias: Mapping[str, str] = NOTHING
   fixed: Mapping[str, list] = NOTHING
   free: Sequence[str] = ()
+  also: Mapping[str, str] = NOTHING
   transposed: bool = True  # whether matrices are [out, in]
   by_heads: bool = False  # whether joined tensors take turns: by heads, or channels of experts
   causal: bool = True
@@ -93,12 +93,13 @@ class Asked:
   def __init__(
     self, name: str, config: Mapping[str, Any], family: Family, positions: str | None = None
   ):
+    config = {family.also.get(key, key): each for key, each in config.items()}
     self.name, self.config, self.family, self.last = name, config, family, ""
     fixed = COMMON["fixed"] | {**family.fixed}
     known = {*family.keys, *COMMON["free"], *fixed, *family.free}
     self.unknown = sorted(key for key in config if key not in known and key[:1] != "_")
     if positions is not None:
-      fixed = {key: each for key, each in family.fixed.items() if re.search(positions, key)}
+      fixed = {key: each for key, each in fixed.items() if re.search(positions, key)}
       self.unknown = [key for key in self.unknown if re.search(positions, key)]
     elif self.unknown:
       raise self.refused(self.unknown[0], "which posexp does not know and will not ignore")
@@ -277,8 +278,7 @@ def by_layer(layers: Layers | Options) -> Options:
 
   def words(layer: tuple[Options | None, int | None]) -> str:
     options, window = layer
-    given = {} if options is None else options
-    given = given if window is None else given | {"window": window}
+    given = (options or {}) | ({} if window is None else {"window": window})
     parts = [f"{key}={str(value).replace(' ', '')}" for key, value in given.items()]
     return " ".join(["none" if options is None else "rope", *parts])
 

@@ -140,7 +140,8 @@ class Released:
     _check_sizes(folder, asked, files, words)
     model, positions, encoding = asked.read()
     layers = positions if isinstance(positions, list) else []
-    written = family.names.get("transform", "") + ".weight" in files
+    transform, classes = (family.names.get(each, "") for each in ("transform", "classes"))
+    written = transform + ".weight" in files and classes + ".weight" not in files
     head = asked.head if asked.head and written else None
     made = cls(folder, family, files, model, encoding, layers, words, config, head)
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
@@ -293,7 +294,7 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
   heads = tuple(
     each[1:].partition(".")[0] + "." for each in family.names.values() if each[:1] == "^"
   )
-  heads += ("cls.", "lm_predictions.", "mask_predictions.")
+  heads += ("cls.", "lm_predictions.", "mask_predictions.", "qa_outputs.")
   names = {}
   for name in folder.names():
     outer = next((prefix for prefix in OUTER if name.startswith(prefix)), "")
@@ -302,7 +303,12 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
       short = short.removesuffix(old) + new if short.endswith(old) else short
     body = short.startswith(family.base)
     short = short.removeprefix(family.base) if body else short
-    names[f"^{short}" if not body and short.startswith(heads) else short] = name
+    short = f"^{short}" if not body and short.startswith(heads) else short
+    if short in names:
+      raise UserError(
+        f"{folder.name}: {names[short]} and {name} are two names of one tensor; keep one of them"
+      )
+    names[short] = name
   if "bias" in family.names and (own := names.pop(f"{family.names['head']}.bias", None)):
     names[family.names["bias"]] = own  # it counts, and the other is a copy of it if words are tied
   return names
@@ -323,6 +329,10 @@ class Tensor(NamedTuple):
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     array = self.piece.split(self.folder.tensor(self.file))[self.number]
+    if not np.isfinite(array).all():
+      raise UserError(
+        f"{self.folder.name}: {self.file} has numbers that are not finite; download it again"
+      )
     return np.asarray(exchanged(array, self.piece.paths[self.number], self.word), dtype)
 
 

@@ -107,7 +107,8 @@ def test_models_are_drawn_side_by_side(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   bias = {f"{stack}.{BLOCK}": BIAS for stack in ("encoder", "decoder")}
   folder(tmp_path / "t5", "t5", bias, d_model=8, num_heads=2, d_kv=4, num_layers=2)
-  folder(tmp_path / "bloom", "bloom", hidden_size=8, n_head=4, n_layer=2, position_new=1)
+  sizes = {"n_embed": 8, "num_attention_heads": 4, "num_hidden_layers": 3}  # as files have them
+  folder(tmp_path / "bloom", "bloom", **sizes, position_new=1)
   folder(tmp_path / "gpt-oss", "gpt_oss", **SIZES, **ROPE, rope_scaling=YARN, **GPT_OSS)
   files = inspect.inspect(["hf:t5", "hf:bloom", "hf:./gpt-oss", "out=figures", "positions=20"])
   names = {file.stem for file in files}
@@ -121,6 +122,7 @@ def test_models_are_drawn_side_by_side(tmp_path, monkeypatch, capsys):
   assert float(drawn["bloom", "head 0", "-19"]) == -19 / 4
   text = capsys.readouterr().out
   assert "slopes           0.25 0.0625 0.01562 0.003906" in text
+  assert "hf:bloom (bloom): 3 layers, d_model 8, 4 heads of width 2" in text
   assert "not read         position_new" in text
   factor = 0.1 * np.log(4) + 1
   assert f"temperature      {factor:.6g} on queries and keys, {factor**2:.6g} on logits" in text

@@ -129,6 +129,8 @@ REFUSED = {
 OTHER = {
   "missing": ({"model.norm.weight": None}, "no tensor norm.weight in it"),
   "extra": ({"model.extra.weight": np.ones(2)}, "model.extra.weight is none of the"),
+  "infinite": ({"model.norm.weight": np.full(12, np.inf, "f4")}, "norm.weight has numbers that"),
+  "twice": ({"norm.weight": np.ones(2)}, "model.norm.weight and norm.weight are two names of one"),
 }
 
 
@@ -148,6 +150,7 @@ def test_other_spellings_are_the_same_model(tmp_path):
   held = load_file(MODELS / "llama" / "model.safetensors")
   bare = {key.removeprefix("model."): each for key, each in held.items()}
   old = {"rope_parameters": None, "rope_scaling": dict(released_models.LLAMA3), "rope_theta": 100.0}
+  old |= {"rope_interleaved": False, "is_llama_config": True, "num_beam_groups": 1}  # left over
   gone = dict.fromkeys(key for key in held if key.startswith("model."))
   folder = changed(tmp_path / "bare", "llama", old, **gone, **bare)
   del old["rope_scaling"]["rope_theta"]
@@ -155,6 +158,13 @@ def test_other_spellings_are_the_same_model(tmp_path):
   assert one.encoding == other.encoding
   assert one.model == other.model
   assert one.files.keys() == other.files.keys()
+
+
+def test_the_encoder_of_a_classifier_is_read(tmp_path):
+  tensors = {"classifier.weight": np.ones((2, 16), np.float32), "decoder.bias": None}
+  released = Released.open(f"hf:{changed(tmp_path / 'model', 'modernbert', **tensors)}")
+  assert released.pieces(released.spec())
+  assert not released.spec().head
 
 
 def test_tied_words_count_unless_the_file_has_another_head(tmp_path):
