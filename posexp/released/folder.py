@@ -253,6 +253,7 @@ def _fetched(shown: str, repository: str, revision: str, file: str | None) -> Pa
     UserError: the hub does not answer, or does not have it.
   """
   import huggingface_hub
+  from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
   from huggingface_hub.utils import disable_progress_bars
 
   disable_progress_bars()
@@ -264,6 +265,11 @@ def _fetched(shown: str, repository: str, revision: str, file: str | None) -> Pa
       huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=SMALL)
     )
   except Exception as error:  # of many libraries: network, login, repository, file
+    if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+      raise UserError(
+        f"{shown}: its repository has no {file}, and pickles such as pytorch_model.bin are never"
+        " opened; load it with transformers, and give the folder that save_pretrained writes"
+      ) from None
     raise UserError(
       f"{shown}: no such folder here, and the Hugging Face hub does not give {file or 'it'}"
       f" ({_short(error)}); check its name, connect once, or give a folder"

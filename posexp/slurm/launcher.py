@@ -312,7 +312,7 @@ def _submit(jobs: int, place: Path, launcher: Mapping[str, Any]) -> None:
     "mem": memory and f"{round(memory * 1024)}M",
     "requeue": True,  # also where the cluster does so only if asked
     "open_mode": "append",
-    "output": f"{place}/%A_%a.log",
+    "output": f"{place}/".replace("%", "%%") + "%A_%a.log",
   }
   typed = [
     f"--{name.replace('_', '-')}" + f"={value}" * (value is not True)

@@ -6,11 +6,12 @@ import pickle
 import ml_dtypes
 import numpy as np
 import pytest
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.numpy import save_file
 
 import posexp
 from posexp.errors import UserError
-from posexp.released.folder import open_folder
+from posexp.released.folder import _fetched, open_folder
 from posexp.released.mxfp4 import unpacked
 
 TENSORS = {
@@ -121,6 +122,15 @@ def value(code: int) -> float:
   """E2M1: a sign, two bits of exponent with bias 1, and one of mantissa; no exponent: subnormal."""
   sign, exponent, mantissa = 1 - 2 * (code >> 3), code >> 1 & 3, code & 1
   return sign * (mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2.0 ** (exponent - 1))
+
+
+def test_a_repository_of_pickles_is_explained(monkeypatch):
+  def refuses(*_, **__):
+    raise EntryNotFoundError("404")
+
+  monkeypatch.setattr("huggingface_hub.hf_hub_download", refuses)
+  with pytest.raises(UserError, match=r"a/b: its repository has no model.safetensors, and pickles"):
+    _fetched("hf:a/b", "a/b", "main", "model.safetensors")
 
 
 def test_every_byte_is_two_numbers_times_a_power_of_two():

@@ -39,6 +39,7 @@ class Cluster:
     stdout.flush()
     last = int(re.search(r"--array=0-(\d+)%", " ".join(flags))[1])
     place = Path(re.search(rf"export {slurm.JOB}=(\S+)", input)[1])
+    assert f"--output={place}/".replace("%", "%%") + "%A_%a.log" in flags
     for number in range(last + 1):
       if self.held:
         self.live[f"{array}_{number}"] = "PENDING", "Priority"
@@ -76,7 +77,8 @@ def train(config):
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
+  (tmp_path / "50%u").mkdir()  # which Slurm would replace
+  monkeypatch.chdir(tmp_path / "50%u")
   made = Cluster()
   monkeypatch.setattr(slurm, "_asked", made.asked)
   monkeypatch.setattr(slurm, "SECONDS", 0)
