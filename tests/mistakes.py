@@ -171,6 +171,8 @@ encoding=deberta deberta.k=8 deberta.log_buckets=16 => deberta.log_buckets=16 mu
 encoding=t5 t5.buckets=32 t5.max_distance=16 => t5.max_distance must be above half of the buckets
 encoding=tupe tupe.buckets=32 tupe.max_distance=16 => tupe.max_distance must be above half of the b
 encoding=tupe tupe.untie_cls=true => tupe.untie_cls has no effect without task.cls
+encoding=tupe tupe.untie_cls=true task.cls=true positions=shifted positions.reach=9 \
+ => tupe.untie_cls=true takes the token at position 0 for [CLS], which is anywhere with positions=
 encoding=rpr rpr.k=4 rpr.table=3 => rpr.table must be at least k=4, not 3
 encoding=complex complex.network=real complex.score=modulus => complex.network=real has no complex
 encoding=complex complex.order=false complex.wrap=4 => complex.order=false has no waves, so leave w
@@ -251,7 +253,7 @@ task=scan task.train=a => task.train and test must be set together, or neither f
 task=scan task.train=a task.test=b task.split=simple => task.split has no effect with train and tes
 task=scan task.split=simple task.longest=24 => task.longest has no effect without split=length
 task=copy task.distinct=true => task.kinds must be at least 100 for distinct symbols, not 8
-task=copy task.form=encoder => task.form=encoder gives one symbol, and the answer has 20
+task=copy task.longest=1 task.form=encoder => task.form=encoder gives one symbol, and the answer has
 task=tally task.shortest=9 task.longest=3 => task.shortest must be at most longest=3, not 9
 task=parity task.lengths=[5,5] => task.lengths must be numbers from 1 on, each larger
 task=language_modeling => task.train must name a file of training text

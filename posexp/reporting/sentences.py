@@ -169,8 +169,8 @@ def method(results: Results) -> str:
     text = f"Means of {results.score.title} over seeds."
   if results.gated:
     text += (
-      f" Every seed counts; one has learned the task with {_asked(results)} or more. Of few seeds, "
-      "of which some lie near 0 and some near 1, intervals are too narrow."
+      f" Every seed counts; the task counts as learned from {_asked(results)} on. Of few seeds, of "
+      "which some lie near 0 and some near 1, intervals are too narrow."
     )
   if len(results.ranked) > 1:
     rule = f"{results.rule}; " if results.rule else ""

@@ -94,7 +94,7 @@ class Answering(Task):
     return token_scores(found) | {name: float(value) for name, value in shares.items()}
 
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
-    return ("test", "beyond") if "beyond/loss" in summary else ("test",)
+    return [split for split in ("test", "beyond") if f"{split}/loss" in summary]
 
   def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond: means over lengths, and each length by itself."""
@@ -246,7 +246,7 @@ class Diagnostic(Answering):
           f"validated must hold lengths above longest={self.longest}, at most half as long again, "
           f"and none of lengths, not {n}"
         )
-    answer = self.draw(np.random.default_rng(0), self.longest)[1]
+    answer = self.draw(np.random.default_rng(0), self.most)[1]
     if self.form == "encoder" and len(answer) != 1:
       raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
 

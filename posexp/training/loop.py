@@ -222,7 +222,8 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   if trained := Trained.of(run.history, summary["step"], warmup, chance, epochs):
     summary["trained"] = trained._asdict()
   if not job.setup.config.get("trial"):
-    doing(f"testing on {data.sizes['test']:,} {data.item}s")
+    tested = sum(data.sizes.get(split, 0) for split in ("test", "beyond"))
+    doing(f"testing on {tested:,} {data.item}s")
     summary |= task.conclude(data, model, run.output)
   check_finite(summary)
   return summary | costs.of_run(run.history) | inherit.of_parent(run.output)

@@ -64,7 +64,7 @@ def test_every_seed_counts_and_it_is_said_how_many_have_learned(reported):
   assert re.search(r"\| rope \| 0 of 2 \| 20.00 \| 40.00 0.00 \|[^|]*\| — \|", text)
   assert "first of 3 groups with 98.80" in text
   assert "5 of 5 seeds learned" in text
-  assert "Every seed counts; one has learned the task with 95.00 test exact match or more." in text
+  assert "Every seed counts; the task counts as learned from 95.00 test exact match on." in text
   rows = csv.DictReader((out / "groups.csv").open())
   groups = {row["group"]: row for row in rows if row["task"] == "tally"}
   assert [groups[each]["learned"] for each in ("rpr", "none", "rope")] == ["5", "3", "0"]

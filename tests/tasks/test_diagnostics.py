@@ -6,7 +6,9 @@ import itertools
 import statistics
 
 import jax
+import kinds
 import numpy as np
+import order
 import pytest
 from flax import nnx
 
@@ -215,6 +217,14 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
 
 def drawn(task, **options):
   return Drawn(task(longest=3, lengths=(3, 5, 9), examples=6, **options))
+
+
+def test_all_tested_lengths_may_lie_beyond_training(home):
+  options = ["task=majority", "task.longest=2", "task.lengths=[3]", "runs=far", *kinds.RUN]
+  for ends in ("not learned: ", "finished already"):
+    typed = order.command(*options)
+    assert (typed.status, typed.err) == (0, "")
+    assert ends in typed.out
 
 
 def test_rows_are_input_and_answer_of_which_the_answer_counts():
