@@ -198,9 +198,11 @@ def converted(value: Any, hint: Any) -> Any:
       raise ValueError(f"must be one of {', '.join(spelled)}, not {typed}")
     return spelled[text]
   if origin in (list, tuple) and isinstance(value, list | tuple):
-    of_each = inner[0] if inner else Any
+    kinds = inner if _fixed(inner) else (inner[:1] or (Any,)) * len(value)
     try:
-      return origin(converted(each, of_each) for each in value)
+      if len(value) != len(kinds):
+        raise TypeError
+      return origin(map(converted, value, kinds))
     except TypeError:
       raise TypeError(f"must be {describe(hint)}") from None
   if origin in SCALARS:
@@ -208,6 +210,11 @@ def converted(value: Any, hint: Any) -> Any:
   if origin is Any or (isinstance(origin, type) and isinstance(value, origin)):
     return value
   raise TypeError(f"must be {describe(hint)}")
+
+
+def _fixed(inner: tuple[Any, ...]) -> bool:
+  """Return whether these are the types of a tuple's places, one by one: tuple[int, str]."""
+  return len(inner) > 1 and inner[1] is not ...
 
 
 def _read(value: Any, kind: Any, abstract: type) -> Any:
@@ -271,7 +278,8 @@ def describe(hint: Any) -> str:
   if origin is Literal:
     return " or ".join(map(str, typing.get_args(hint)))
   if origin in (list, tuple) and (inner := typing.get_args(hint)):
-    return f"a list, each element {describe(inner[0])}"
+    each = ", ".join(map(describe, inner))
+    return f"a list of {each}" if _fixed(inner) else f"a list, each element {describe(inner[0])}"
   return TYPES.get(origin) or f"a {getattr(origin, '__name__', origin)}"
 
 

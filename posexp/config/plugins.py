@@ -22,6 +22,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +42,8 @@ _package = Path(__file__).resolve().parents[1]
 CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 # What a wrong line of Python raises; a full disk or a failing kernel is no mistake in it.
 MISTAKES = (
-  ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
+  ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
+  NotImplementedError, TypeError, ValueError,
 )  # fmt: skip
 
 
@@ -52,6 +54,9 @@ def _is_dataclass(value: Any) -> bool:
   has = vars(value).get if inspect.get_annotations(value) else functools.partial(getattr, value)
   params = has("__dataclass_params__", None)
   return params is not None and params.frozen
+
+
+NAME = re.compile(r"[\w-]+")  # of what has options, which are typed as NAME.OPTION
 
 
 class Kind(NamedTuple):
@@ -158,7 +163,26 @@ def _add(plugin: Plugin) -> None:
     raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
   if not kind.holds(plugin.value):
     raise UserError(f"{near(plugin.file)}: {name} is {kind.words}")
+  if GROUPS[group].config:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+      raise UserError(f"{near(plugin.file)}: {name!r} is no name: write letters, digits, _ and -")
+    for option, value in plugin.options.items():
+      if not _typed(value):
+        raise UserError(
+          f"{near(plugin.file)}: the default of {name}.{option} is of the type "
+          f"{type(value).__name__}; an option is a number or text of Python's own, true or false, "
+          "None, or a tuple of these"
+        )
   _found[group, name] = plugin
+
+
+def _typed(value: Any) -> bool:
+  """Return whether a value can be typed, and kept in config.yaml."""
+  if isinstance(value, list | tuple):
+    return all(map(_typed, value))
+  if isinstance(value, dict):  # of a tracker
+    return all(map(_typed, value.values()))
+  return type(value) in (bool, int, float, str, type(None))
 
 
 def files() -> list[Path]:

@@ -71,6 +71,8 @@ class MultiHeadAttention(nnx.Module):
       if cross
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
+    if isinstance(terms := self.relation.terms, str):
+      raise TypeError(f"terms must be a tuple, as in terms = ({terms!r},)")
     check_queries(encoding, self.relation, size, factor)
     if not self.relation.uses_hidden:
       self.query = self.key = None

@@ -35,8 +35,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--batch", metavar="N", type=int, default=16, help="sentences at a time; default: 16")
   option("--svg", metavar="FILE", type=Path, help="draw the tree of one TEXT")
   args = parser.parse_for_run(argv, batch=1)
-  if args.svg and len(args.texts) != 1:
-    parser.error(f"--svg draws the tree of one TEXT, not of {len(args.texts)}")
+  if args.svg and (given := sum(bool(text.strip()) for text in args.texts)) != 1:
+    parser.error(f"--svg draws the tree of one TEXT, not of {given}")
   return args
 
 

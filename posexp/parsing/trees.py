@@ -129,6 +129,8 @@ def parsed(name: str, text: str) -> Iterator[tuple[int, Tree]]:
         wrong = f"more than {DEEPEST:,} brackets are open; is it a treebank?"
     elif not token["end"]:
       wrong = f"{token[0]!r} has no bracket of its own; is a ( or a ) missing?"
+      if not opened:
+        wrong = f"{token[0]!r} stands between trees; remove it, or add a ( that is missing"
     elif not opened:
       wrong = "a ) that closes no ("
     else:

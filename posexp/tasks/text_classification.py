@@ -325,8 +325,7 @@ def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
     alike = len(_twofold(zip(read, (label for _, label in every), strict=True)))
     alike -= len(_twofold((task.equal(text), label) for text, label in every))
     if alike > 0:
-      also = f"{counted(alike, 'text')} cut to what also stands there with another label"
-      notes = [*notes, also]
+      notes = [*notes, f"{counted(alike, 'text')} cut to what also stands there with another label"]
   notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
   return LabeledData.of(
     rows,
@@ -364,8 +363,7 @@ class LabeledData(batches.Bucketed):
     label_names: Sequence[str],
     **fields: Any,
   ) -> LabeledData:
-    """Make data of the rows of each split and the token ids of each row, which has at least one.
-
+    """Make data of the rows of each split and the token ids of each row, which has at least one;
     `fields` are others of the class: `vocab_size`, and those that have defaults.
     """
     numbers = {name: number for number, name in enumerate(label_names)}
@@ -373,6 +371,8 @@ class LabeledData(batches.Bucketed):
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
       for split, given in rows.items()
     }
+    if (top := max(each.tokens.max() for each in examples.values())) >= fields["vocab_size"]:
+      raise ValueError(f"a token has the id {top}; vocab_size={fields['vocab_size']} is too small")
     return cls(rows=rows, examples=examples, label_names=tuple(label_names), **fields)
 
   @property

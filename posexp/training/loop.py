@@ -11,18 +11,21 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from posexp.data.splits import SPLITS
 from posexp.errors import NotFinite, UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.runs.trained import Trained
 from posexp.status import doing
-from posexp.tasks.contract import Data, ModelSpec, declared
+from posexp.tasks.contract import Data, ModelSpec, Task, declared
 from posexp.tasks.results import prefixed, score_of
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
@@ -75,7 +78,7 @@ def run_training(
     inherit.prepare(setup, run.path, new=newest is None)
   doing("reading the data")
   with processes.main_process_first():
-    data = setup.task.prepare(run.path)
+    data = prepared(setup.task, run.path)
   doing("building the model")
   rhythm = Rhythm.of(setup, data)
   run.metric = score_of(setup.task.metrics, setup.task.chosen_by(data))
@@ -229,6 +232,16 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   return summary | costs.of_run(run.history) | inherit.of_parent(run.output)
 
 
+def prepared(task: Task, folder: Path) -> Data:
+  """Return a task's data; raise UserError if a task of one's own returns none, or lacks a split."""
+  data = task.prepare(folder)
+  if data is None:
+    raise UserError(f"task {task.name}: its method `prepare` is missing, or has no return")
+  if missing := [split for split in SPLITS if split not in data.sizes]:
+    raise UserError(f"task {task.name}: its data have no split {' and no '.join(missing)}")
+  return data
+
+
 def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
   """Return the batches after a step, and the shapes of the first ones, to be compiled ahead.
 
@@ -267,7 +280,12 @@ def validation_metrics(job: Job, state: State) -> dict[str, float]:
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
   row = check_finite(prefixed("validation", measured))
   chosen = job.run.metric.key
-  return {chosen: row.pop(chosen)} | row if chosen in row else row  # first, as readers expect it
+  if np.ndim(value := row.get(chosen)) or not np.issubdtype(np.asarray(value).dtype, np.number):
+    raise UserError(
+      f"{chosen} chooses the checkpoint, so the task must measure one number there; it measures "
+      f"{', '.join(row)}"
+    )
+  return {chosen: row.pop(chosen)} | row  # first, as readers expect it
 
 
 def exhausted(job: Job) -> bool:

@@ -1,5 +1,7 @@
 """A message names an option as it is typed, and what is not finite is no result."""
 
+from unittest import mock
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from posexp.models.positions import Positions
 from posexp.models.sampling import Sampling, check_drawn, draw
 from posexp.models.size import Size
 from posexp.training.evaluation import Snapshot
-from posexp.training.loop import check_finite, not_finite
+from posexp.training.loop import check_finite, not_finite, prepared, validation_metrics
 
 SMALL = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1}
 
@@ -56,6 +58,26 @@ def test_what_is_not_finite_is_no_result(wrong, weight, advice):
   assert f"loss is not finite for {where}" in str(refused.value)
   with pytest.raises(UserError, match=r"^beyond/loss is (nan|inf|-inf), which is no result"):
     check_finite({"test/loss": 1.0, "gates": {}, "beyond/loss": wrong})
+
+
+@pytest.mark.parametrize("wrong", [{}, {"mistakes": "many"}, {"mistakes": np.zeros(2)}])
+def test_what_chooses_the_checkpoint_is_one_number(wrong):
+  job = mock.Mock(**{"data.sizes": {"validation": 1}})
+  job.run.metric.key = "validation/mistakes"
+  job.setup.task.measure.return_value = {"loss": 1.0} | wrong
+  with pytest.raises(UserError, match=r"^validation/mistakes chooses .* it measures validation/l"):
+    validation_metrics(job, None)
+
+
+@pytest.mark.parametrize(
+  ("data", "message"),
+  [(None, "`prepare` is missing, or has no return"), ({"train": 1, "test": 1}, "no split valid")],
+)
+def test_a_task_of_ones_own_has_data_in_all_splits(data, message):
+  task = mock.Mock()
+  task.prepare.return_value = data and mock.Mock(sizes=data)
+  with pytest.raises(UserError, match=message):
+    prepared(task, None)
 
 
 def test_a_loss_that_is_not_finite_at_once_is_not_blamed_on_the_learning_rate():

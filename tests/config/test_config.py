@@ -153,6 +153,7 @@ class Options:
   limit: int | None = None
   tags: tuple[str, ...] = ()
   sizes: list[int] = dataclasses.field(default_factory=list)
+  pair: tuple[int, str] = (1, "a")
 
   def __post_init__(self):
     if self.size < 0:
@@ -167,6 +168,7 @@ def test_build_converts_to_the_types_of_the_fields():
   assert built == Options(3, 1.0, False, "5", 7, ("a", "b"), [1])
   assert isinstance(built.rate, float)
   assert build(Options, {"size": 1, "limit": None}, "it") == Options(1)
+  assert build(Options, {"size": 1, "pair": ["2", "b"]}, "it").pair == (2, "b")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,7 @@ def test_build_converts_to_the_types_of_the_fields():
       {"size": 1, "sizes": ["a", True]},
       "it.sizes=[a,true]: must be a list, each element an integer",
     ),
+    ({"size": 1, "pair": [1]}, "it.pair=[1]: must be a list of an integer, text"),
     ({"size": -1}, "it.size must be at least 0, not -1"),
     ({"size": 1, "name": "y"}, "it: neither of the two"),
     ({}, "it.size is missing: set it.size=..."),

@@ -130,6 +130,12 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
     ("class A:\n  x: int\nENCODINGS = {'a': A}", r"mine\.py: a is no frozen dataclass: "),
     (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py: a is no frozen dataclass: "),
     (f"{CLASS}ENCODINGS = {{'model': A}}", r"mine\.py: the name model exists already in posexp"),
+    (f"{CLASS}ENCODINGS = {{'a/b': A}}", r"mine\.py: 'a/b' is no name: write letters"),
+    (f"{CLASS}ENCODINGS = {{3: A}}", r"mine\.py: 3 is no name: "),
+    (
+      CLASS.replace("int = 1", "complex = 1j") + "ENCODINGS = {'a': A}",
+      r"mine\.py: the default of a\.x is of the type complex; an option is ",
+    ),
     ("OPTIMIZERS = {'a': 1}", r"mine\.py: a is no function"),
     ("TRACKERS = {'a': print}", r"mine\.py: a is no frozen dataclass: "),
     ("CONFIGS = 'no'", r"mine\.py: no is no folder beside the file"),
@@ -147,6 +153,12 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
   [
     ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined", []),
     ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no", []),
+    ("import no_such_module", "distance.py, line 24: ModuleNotFoundError: No module named", []),
+    (
+      "Priced.terms = 'distance'\n    return Priced(1)",
+      "encoding distance of distance.py: TypeError: terms must be a tuple, as in terms = ('dista",
+      [],
+    ),
     ("raise ValueError('price is odd')", "distance.price is odd", ["-m", "distance.price=1,2"]),
   ],
 )

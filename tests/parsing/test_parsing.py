@@ -158,6 +158,7 @@ def test_words_are_drawn_as_they_are():
     (["Ann", "Ann/NNP slept/XYZ"], "text 2: 'slept/XYZ' has no tag of the training trees"),
     (["x" * 20_001], "text 1 has a word of 20,001 letters"),
     (["a", "b", "--svg", "x.svg"], "--svg draws the tree of one TEXT, not of 2"),
+    ([" ", "--svg", "x.svg"], "--svg draws the tree of one TEXT, not of 0"),
     (["Ann slept .", "--svg", "missing/x.svg"], "--svg missing/x.svg cannot be written"),
     (["--batch", "0"], "--batch must be at least 1"),
   ],

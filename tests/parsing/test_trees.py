@@ -96,7 +96,7 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path):
     ("(S\n(NP))", r"line 2: \(NP\) has neither a word nor a phrase"),
     ("(S (NP ()))", r"line 1: \(\) has neither"),
     ("(S (NP a (NN b)))", "line 1: 'a' has no bracket of its own"),
-    ("\nhello (S (NP (NN a)))", "line 2: 'hello' has no bracket of its own"),
+    ("\nhello (S (NP (NN a)))", "line 2: 'hello' stands between trees; remove it"),
     ("(S (A::B (NN a)))", "line 1: the label A::B holds ::"),
     ("(S (NP (NN a)))\n( (NN a))", "line 2: a tree without a phrase"),
     ("( (NN a) (NN b))", "line 1: a tree without a phrase"),

@@ -16,7 +16,7 @@ from posexp.data import writing
 from posexp.errors import UserError
 from posexp.runs.run import parsed_summary
 from posexp.tasks import bag_of_words, tasks
-from posexp.tasks.text_classification import Classification, TextClassification
+from posexp.tasks.text_classification import Classification, LabeledData, TextClassification
 from posexp.tasks.who_acts import WhoActs
 
 ROWS = [
@@ -273,3 +273,8 @@ def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
   splits = {"train": ROWS, "test": ROWS}
   assert bag_of_words.bag_of_words(splits)["test"]["accuracy"] == 1.0
+
+
+def test_a_token_beyond_the_vocabulary_is_refused():
+  with pytest.raises(ValueError, match="a token has the id 6; vocab_size=6 is too small"):
+    LabeledData.of({"train": [("a", "b")]}, {"train": [[6]]}, vocab_size=6, label_names="b")
