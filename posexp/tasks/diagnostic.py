@@ -223,7 +223,7 @@ class Diagnostic(Answering):
 
   def draw(self, random: np.random.Generator, n: int) -> Example:
     """Return an input of length n and its answer: symbols from 0 on, int arrays."""
-    raise NotImplementedError
+    raise NotImplementedError("a diagnostic must have a method draw")
 
   @property
   def most(self) -> int:

@@ -179,6 +179,14 @@ class Answers(Data):
     training, so that gaps say nothing of a row's length, or the row's own where they are more; for
     a classifier mask bool [B,L] of real tokens and labels int32 [B].
     """
+    symbols = np.concatenate([*itertools.chain(*examples)])
+    if symbols.dtype.kind not in "iu" or symbols.min(initial=0) < 0:
+      raise UserError("draw must return symbols from 0 on, as two arrays of integers")
+    if (most := symbols.max(initial=0)) >= self.task.symbols:
+      raise UserError(
+        f"an example has the symbol {most}, and symbols = {self.task.symbols} counts them "
+        f"from 0: make it {most + 1} or more"
+      )
     form = self.task.form
     tokens, labels = np.full((2, rows, width), PAD, np.int32)
     mask = np.zeros((rows, width), bool)
@@ -195,12 +203,6 @@ class Answers(Data):
       mask[row, 0 if form == "encoder" else end - len(answer) : end] = True
       slots[row] = max(self.trained, end)
     classes = np.array([int(y[0]) if form == "encoder" else 0 for _, y in examples], np.int32)
-    most = max(tokens.max() - FIRST, labels.max() - FIRST, classes.max(initial=0))
-    if most >= self.task.symbols:
-      raise UserError(
-        f"an example has the symbol {most}, and symbols = {self.task.symbols} counts them "
-        f"from 0: make it {most + 1} or more"
-      )
     batch = {"tokens": tokens, "mask": mask} | numbered(index, rows)
     if form != "encoder":
       return batch | {"labels": labels, "fresh": np.ones(rows, bool), "slots": slots}

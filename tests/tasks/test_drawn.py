@@ -69,3 +69,14 @@ def test_a_symbol_that_a_task_does_not_have_is_named(form):
     UserError, match="the symbol 1, and symbols = 1 counts them from 0: make it 2"
   ):
     next(Drawn(Few(form=form)).batches(8, seed=0))
+
+
+@pytest.mark.parametrize("symbols", [-1, 0.5])
+def test_a_symbol_is_a_whole_number_from_0_on(symbols):
+  class Odd(diagnostic_tasks.Majority):
+    def draw(self, random, n):
+      x, y = super().draw(random, n)
+      return x, y + symbols - y.max()
+
+  with pytest.raises(UserError, match="symbols from 0 on, as two arrays of integers"):
+    next(Drawn(Odd()).batches(8, seed=0))
