@@ -78,7 +78,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   keep(**result)
   options = "".join(f", {option}" for option in args.options)
   print(wrapped(f"{result['encoding']}, step {result['step']:,}{options}"))
-  print(table(result, task.longest))
+  print(table(result, range(task.shortest, task.longest + 1)))
   return result
 
 
@@ -123,13 +123,13 @@ def share(right: Sequence[bool]) -> dict[str, float]:
   return {"mean": count / len(right), "low": float(low), "high": float(high)}
 
 
-def table(result: dict[str, Any], longest: int) -> str:
+def table(result: dict[str, Any], trained: range) -> str:
   """Format a row for each length in per cent, and the result of the gate."""
   rows = []
   for length, row in result["lengths"].items():
     cells = [_interval(row[name]) for name in MEASURES]
     cells += [f"{100 * row['accuracy']:.1f}", f"{100 * row['chance']:.1f}"]
-    rows.append([length, "" if length > longest else "trained", *cells])
+    rows.append([length, "trained" if length in trained else "", *cells])
   rows += [[length, "not applicable", why] for length, why in result["not_applicable"].items()]
   heads = ["length", "", *MEASURES.values(), "accuracy", "blind to order"]
   text = tabulate(rows, heads, "plain", disable_numparse=True, colalign=["right", "left"])
@@ -139,7 +139,7 @@ def table(result: dict[str, Any], longest: int) -> str:
     [
       text,
       f"in per cent of {count:,} examples of each length, with 95 % Wilson intervals",
-      f"{learned} exact match of validation, of lengths up to {longest}"
+      f"{learned} exact match of validation, of lengths {trained[0]} to {trained[-1]}"
       + ("" if result["learned"] else f"; below {100 * LEARNED:.0f} % longer ones say nothing"),
       f"at least {100 * REACHED:.0f} % up to length {result['reach']}",
     ]

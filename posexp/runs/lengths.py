@@ -11,7 +11,7 @@ from typing import Any
 from posexp.runs.run import Run
 
 REACHED = 0.9  # exact match up to the length that a model reaches
-SPLITS = ("test", "beyond")  # lengths of training, and longer ones
+SPLITS = ("test", "beyond")  # lengths of training, and others
 METRIC = "exact_match"
 
 
@@ -37,11 +37,12 @@ def area(by_length: Mapping[int, float]) -> float:
   return sum(parts) / whole if whole else pairs[0][1]
 
 
-def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
+def extrapolation(summary: Mapping[str, Any], longest: int = 0) -> dict[str, float]:
   """Return `beyond/reach` and `beyond/area` of a summary that has exact match by length.
 
-  The area begins at the longest tested length of training, if there is one. A number that cannot be
-  computed is left out, and so are both if parts are not lengths.
+  The area begins at the longest tested length of training, if there is one, and is of those above
+  it and above `longest`. A number that cannot be computed is left out, and so are both if parts are
+  not lengths.
   """
   by_split: list[dict[int, float]] = []
   for split in SPLITS:
@@ -52,9 +53,10 @@ def extrapolation(summary: Mapping[str, Any]) -> dict[str, float]:
     by_split.append({int(part): value for part, value in parts.items()})
   within, beyond = by_split
   scores: dict[str, float] = {"beyond/reach": reach(within | beyond)} if within or beyond else {}
-  if beyond and max(within, default=0) < min(beyond):
+  longer = {n: score for n, score in beyond.items() if n > max([longest, *within])}
+  if longer:
     begin = {max(within): within[max(within)]} if within else {}
-    scores["beyond/area"] = area(begin | beyond)
+    scores["beyond/area"] = area(begin | longer)
   return scores
 
 

@@ -164,8 +164,8 @@ class Drawn(Answers):
     task = self.task
     trained = tuple(range(task.shortest, task.longest + 1))
     tested = self.tested or task.lengths
-    within = tuple(n for n in tested if n <= task.longest)
-    beyond = tuple(n for n in tested if n > task.longest)
+    within = tuple(n for n in tested if n in trained)
+    beyond = tuple(n for n in tested if n not in trained)
     by_split = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
     by_split |= {FURTHER: task.validated}
     return {split: each for split, each in by_split.items() if each}
@@ -203,9 +203,9 @@ class Drawn(Answers):
 class Diagnostic(Answering):
   """Examples of lengths n from `shortest` to `longest`; tested at `lengths`, `examples` of each.
 
-  Those beyond `longest` are the split `beyond`. `form` is `decoder`, which writes the answer behind
-  the input; `encoder`, a classifier, where the answer is one symbol; or `tagger`, a decoder that
-  gives each symbol of the input an answer, where a task has them.
+  Other lengths than these n are the split `beyond`. `form` is `decoder`, which writes the answer
+  behind the input; `encoder`, a classifier, where the answer is one symbol; or `tagger`, a decoder
+  that gives each symbol of the input an answer, where a task has them.
   """
 
   adjustable = ("shortest", "longest", "lengths", "examples")
@@ -264,4 +264,4 @@ class Diagnostic(Answering):
   def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond, and how far the model reaches."""
     summary = super().conclude(data, snapshot, folder)
-    return summary | extrapolation(summary)
+    return summary | extrapolation(summary, self.longest)

@@ -61,7 +61,7 @@ def test_each_length_has_its_score_with_the_end_and_without(typed, capsys):
   assert found["lengths"][30]["accuracy"] == pytest.approx(30 / 31)
   assert (found["learned"], found["reach"]) == (True, 24)
   text = capsys.readouterr().out
-  assert "learned: 100.0 % exact match of validation, of lengths up to 20" in text
+  assert "learned: 100.0 % exact match of validation, of lengths 1 to 20" in text
 
 
 def test_lengths_that_need_more_positions_than_there_are_are_not_applicable(typed, capsys):

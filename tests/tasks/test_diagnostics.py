@@ -219,6 +219,11 @@ def drawn(task, **options):
   return Drawn(task(longest=3, lengths=(3, 5, 9), examples=6, **options))
 
 
+def test_what_is_shorter_than_in_training_was_not_trained_either():
+  lengths = Drawn(diagnostic_tasks.Copy(shortest=3, longest=6, lengths=(2, 5, 9))).lengths
+  assert (lengths["test"], lengths["beyond"]) == ((5,), (2, 9))
+
+
 def test_all_tested_lengths_may_lie_beyond_training(home):
   options = ["task=majority", "task.longest=2", "task.lengths=[3]", "runs=far", *kinds.RUN]
   for ends in ("not learned: ", "finished already"):
@@ -363,7 +368,8 @@ def test_the_area_is_that_under_lines_over_the_logarithm_from_the_last_length_of
   beyond = {"beyond/exact_match/20": 0.95, "beyond/exact_match/40": 0.0}
   found = extrapolation(within | beyond)
   assert found == {"beyond/reach": 20, "beyond/area": pytest.approx((0.975 + 0.475) / 2)}
-  finer = extrapolation(within | beyond | {"beyond/exact_match/28": 0.4889})
+  more = {"beyond/exact_match/28": 0.4889, "beyond/exact_match/2": 0.0}  # shorter ones do not count
+  finer = extrapolation(within | beyond | more)
   assert finer["beyond/area"] == pytest.approx(found["beyond/area"], abs=1e-3)
   assert extrapolation({"test/exact_match/dates": 1.0} | beyond) == {}
 
