@@ -170,9 +170,11 @@ encoding=alibi alibi.two_sided=divided model.d_model=9 model.num_heads=3 \
 encoding=deberta deberta.k=8 deberta.log_buckets=16 => deberta.log_buckets=16 must be less than twi
 encoding=t5 t5.buckets=32 t5.max_distance=16 => t5.max_distance must be above half of the buckets
 encoding=tupe tupe.buckets=32 tupe.max_distance=16 => tupe.max_distance must be above half of the b
-encoding=tupe tupe.untie_cls=true => tupe.untie_cls has no effect without task.cls
+encoding=by_layer 'by_layer.pattern=[none,tupe untie_cls=true]' => tupe.untie_cls has no effect wit
 encoding=tupe tupe.untie_cls=true task.cls=true positions=shifted positions.reach=9 \
- => tupe.untie_cls=true takes the token at position 0 for [CLS], which is anywhere with positions=
+ => tupe.untie_cls=true takes the token at the first position for [CLS], which is anywhere with posi
+encoding=by_layer 'by_layer.pattern=[none,tupe untie_cls=true]' task.cls=true positions=shifted \
+ positions.reach=9 => model: untie_cls=true takes the token at the first position for [CLS], which i
 encoding=rpr rpr.k=4 rpr.table=3 => rpr.table must be at least k=4, not 3
 encoding=complex complex.network=real complex.score=modulus => complex.network=real has no complex
 encoding=complex complex.order=false complex.wrap=4 => complex.order=false has no waves, so leave w

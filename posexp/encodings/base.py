@@ -282,6 +282,11 @@ class Encoding:
     """The fewest layers in which all different ones occur, as in a pattern; fewer are refused."""
     return 1
 
+  @property
+  def mixed(self) -> Sequence[Encoding]:
+    """The encodings of a pattern of layers; by default this one alone."""
+    return [self]
+
   def layers(self, count: int) -> Sequence[Layer]:
     """Return a `Layer` for each of a Transformer's layers; by default all are this encoding.
 

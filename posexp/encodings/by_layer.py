@@ -113,6 +113,10 @@ class ByLayer(Encoding):
     return [self.period[(first + i) % len(self.period)] for i in range(count)]
 
   @property
+  def mixed(self) -> Sequence[Encoding]:
+    return [layer.encoding for layer in self.period]
+
+  @property
   def least_layers(self) -> int:
     order = self.period[::-1] if self.from_last else self.period
     return 1 + max(order.index(layer) for layer in {*order})

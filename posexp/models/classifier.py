@@ -84,9 +84,10 @@ class Classifier(nnx.Module):
 
   def __init__(self, spec: ClassifierSpec, *, rngs: Rngs):
     words, encoding, size, reach = spec.vocab_size, spec.encoding, spec.size, spec.positions.reach
-    if getattr(encoding, "untie_cls", False) and spec.positions.kind != "consecutive":
+    untied = any(getattr(each, "untie_cls", False) for each in encoding.mixed)
+    if untied and spec.positions.kind != "consecutive":
       raise ValueError(
-        "untie_cls=true takes the token at position 0 for [CLS], which is anywhere with "
+        "untie_cls=true takes the token at the first position for [CLS], which is anywhere with "
         f"positions={spec.positions.kind}; leave it at false"
       )
     forked = rngs.fork()

@@ -19,7 +19,7 @@ from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
-from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
+from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding, name_of
 from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
@@ -65,10 +65,11 @@ class Setup(NamedTuple):
     parts = {name: encoding, "task": task, "model": size, "positions": positions, "train": training}
     setup = cls({**config, **_as_read(config, parts)}, encoding, task, size, positions, training)
     values = flat(setup.config)
-    try:  # an option that the task does not have is off; the encoding's own have been looked at
-      check_effective(setup.encoding, lambda option: values.get(option, "." not in option))
-    except ValueError as error:
-      raise UserError(f"{name}.{error}") from error
+    for each in encoding.mixed:
+      try:  # an option that the task does not have is off; the encoding's own have been looked at
+        check_effective(each, lambda option: values.get(option, "." not in option))
+      except ValueError as error:
+        raise UserError(f"{name_of(each)}.{error}") from error
     look_up(all_encodings(), setup.size.match_to, "model.match_to")
     if setup.size.match != "none" and setup.size.varied is None:
       raise Unsuited(
