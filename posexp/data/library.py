@@ -169,7 +169,8 @@ def _spelled(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
     return lambda name: (
       name.removeprefix(prefix) if name.startswith(prefix) else f" {name}"
     ).encode()
-  blanks = [("\u2581", " ")]
+  joined = by_kind.keys() == {"Fuse"}  # as characters that posexp exports: none is a blank's
+  blanks = [] if joined else [("\u2581", " ")]
   for step in steps:
     if step.get("type") == "Metaspace" and step.get("replacement"):
       blanks.append((step["replacement"], " "))

@@ -253,5 +253,5 @@ def _of_runs(path: Path, columns: Columns) -> Side:
   if of is None:
     raise UserError(f"{path}: no finished run has a score; there are {', '.join(known) or 'none'}")
   by_seed = {(str(run.seed), ""): of.factor * run.score(of.key) for run in runs}
-  name = path.stem if path.suffix else f"{runs[0].encoding} {path.name}"
+  name = path.stem if path.is_file() else f"{runs[0].encoding} {path.name}"
   return Side(name, of.title, not of.metric.higher_is_better, by_seed)

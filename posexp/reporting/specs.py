@@ -209,7 +209,10 @@ def lines_spec(chart: Chart, level: float | None) -> Spec:
   color, shape, dash = channels(names, encodings)
   x = _x_axis(chart, rows)
   y: Spec = {"field": "mean", "type": "quantitative", "title": of_score(chart.y)}
-  y |= {"scale": _y_scale(chart, rows)}
+  y |= {"scale": (scaled := _y_scale(chart, rows))}
+  if "type" in scaled:  # logarithmic: an interval that reaches 0 ends at the edge
+    edge = scaled["domain"][0]
+    rows = [row if row["low"] is None else row | {"low": max(row["low"], edge)} for row in rows]
   height = max(HEIGHT, LINE * len(names) + 40)
   layers = _behind(chart, x, y, level) + _marks(chart, len(names), x, y, (color, shape, dash))
   if len(names) > 1:

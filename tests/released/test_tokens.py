@@ -167,6 +167,12 @@ def test_tokens_that_were_added_stand_for_their_own_bytes(kind, tmp_path):
   assert own.decode(own.encode("a <pet> sat")).decode().split() == ["a", "<pet>", "sat"]
 
 
+def test_characters_that_were_exported_stand_for_themselves():
+  text = vocabulary.as_library({"kind": "char", "characters": " a▁é"})
+  spelled = library.spelling(library.opened(text), text)
+  assert [*map(spelled, range(5))] == [b"", b" ", b"a", "▁".encode(), "é".encode()]
+
+
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<|eot|>")
 BEGINS = {
   "the beginning of the config": ({"bos_token_id": 2}, {}, "<bos>", {1}),

@@ -183,6 +183,17 @@ def test_an_axis_has_the_scale_of_its_values_and_offers_another(values, title, s
   assert (None if found is None else found.get("type", "linear")) == other
 
 
+def test_an_interval_that_reaches_zero_ends_at_the_edge_of_a_logarithmic_axis(tmp_path):
+  sweep(tmp_path, {"rpr": [0.5, 0.6]})
+  for file, last in zip(tmp_path.glob("**/metrics.jsonl"), (0.01, 0.09), strict=True):
+    rows = [{"step": step, "train/loss": loss} for step, loss in ((1, 2.0), (2, last))]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  (found,) = results(read_runs([tmp_path])[0])
+  (chart,) = (each for each in charts.charts(found) if each.y.key == "train/loss")
+  *_, row = specs.lines_spec(chart, None)["data"]["values"]
+  assert row["low"] == pytest.approx(0.8 * row["mean"])
+
+
 def test_names_are_drawn_as_they_are(tmp_path):
   names = ["_mine", "$x$", "a\\b", "100%", "a_b^c", "{}", "a'b", "北京"]
   sweep(tmp_path, {name: [0.5 + number / 100] for number, name in enumerate(names)})
