@@ -93,7 +93,7 @@ class _Writer:
     self.file.write(document)
     self.starts.append(self.file.tell())
     if remember:
-      self.keys.add(splits.exact_key(document.decode()))
+      self.keys.add(splits.cased_key(document.decode()))
 
   def add_single(self, blocks: Iterable[bytes]) -> None:
     self.file.writelines(blocks)
@@ -143,7 +143,7 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
       split = next((name for name in missing if splits.draw(own, name) < SHARE), "train")
     remembering = [writer for writer in writers.values() if writer.keys]
     if remembering and split == "train":
-      own = splits.exact_key(text)
+      own = splits.cased_key(text)
       for writer in remembering:
         writer.repeated += own in writer.keys
     writers[split].add(document, remember=False)

@@ -20,7 +20,7 @@ SPLITS = ("train", "validation", "test")
 EVALUATED = ("validation", "test")
 MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
-RECIPE = "NFC, exact, no byte order mark"  # of texts as they are read and compared, for caches
+RECIPE = "NFC, cased, exact, no byte order mark"  # of texts as they are read and compared
 FIRST = 10_000  # texts that decide by which key all of them are assigned to splits
 MERGED = 0.1
 

@@ -17,7 +17,7 @@ from posexp import storage
 from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer, writing
 from posexp.data.batches import Batch
-from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
+from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange, cased_key
 from posexp.runs import bleu
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import TRANSLATIONS, write_predictions
@@ -350,7 +350,7 @@ class Corpus(sources.Sourced, Translation):
     if len(given) < len(SPLITS):
       digest = storage.digest(digest, RECIPE)
     names = {"rows": "pairs", "texts": "sources"}
-    splits, notes = arrange(given, keep=full, digest=digest, **names)
+    splits, notes = arrange(given, keep=full, equal=cased_key, digest=digest, **names)
     return Splits(splits, [*sources.notes(self), *notes], digest)
 
 

@@ -209,7 +209,7 @@ def test_few_documents_leave_no_split_empty(tmp_path):
 
 def test_documents_that_stand_in_two_splits_are_counted(tmp_path):
   write(tmp_path / "a.parquet", table(ROWS))
-  write(tmp_path / "b.parquet", table([ROWS[1], ROWS[1], ROWS[2].upper(), "new"]))
+  write(tmp_path / "b.parquet", table([ROWS[1], ROWS[1], ROWS[2], ROWS[0].upper(), "new"]))
   files = dict.fromkeys(("validation", "test"), "b.parquet")
   _, _, notes = prepare(tmp_path, train="a.parquet", text="said", **files)
   assert notes == [

@@ -51,6 +51,14 @@ def test_parallel_files_are_parted_by_line_feeds_alone(tmp_path, end, zipped):
   assert list(sources.rows(Corpus(train=str(tmp_path / "train")))["train"]()) == PAIRS
 
 
+def test_sources_that_differ_in_case_are_two(tmp_path):
+  texts = {"train": ("C1CCCCC1", "CCO"), "validation": ("N",), "test": ("c1ccccc1", "CCO")}
+  for split, names in texts.items():
+    (tmp_path / f"{split}.jsonl").write_bytes(json_lines((name, "x") for name in names))
+  task = Corpus(**{split: str(tmp_path / f"{split}.jsonl") for split in texts})
+  assert task.splits().notes == ["1 test source also stands in the training split"]
+
+
 def test_a_split_is_read_line_by_line(tmp_path):
   """A mistake far behind does not show before it is reached."""
   path = tmp_path / "a.jsonl.gz"

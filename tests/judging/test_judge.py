@@ -262,6 +262,11 @@ def test_scores_of_other_names_are_compared_with_a_note(typed):
   assert "the score of a is loss, that of b perplexity" in said
 
 
+def test_a_folder_is_called_by_its_whole_name(tmp_path):
+  write_run(tmp_path / "rate=0.1", "rope", 0, 0.5)
+  assert side(tmp_path / "rate=0.1", NONE).name == "rope rate=0.1"
+
+
 def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
   for encoding in ("none", "rope"):
     for seed in (0, 1):
