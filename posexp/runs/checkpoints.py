@@ -195,7 +195,9 @@ class Checkpoints:
     if PLAIN.fullmatch(folder.as_posix()):
       return folder
     folder.mkdir(parents=True, exist_ok=True)
-    self._link = tempfile.TemporaryDirectory(prefix="posexp-")
+    place = tempfile.gettempdir()
+    place = place if PLAIN.fullmatch(Path(place).as_posix()) else "/tmp"  # which has none, either
+    self._link = tempfile.TemporaryDirectory(prefix="posexp-", dir=place)
     link = Path(self._link.name, "checkpoints")
     link.symlink_to(folder, target_is_directory=True)
     return link

@@ -321,3 +321,11 @@ def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
 
 def size(path):
   return path.stat().st_size
+
+
+def test_a_link_to_a_folder_of_special_characters_has_none_itself(tmp_path, monkeypatch):
+  (tmp_path / "t[1]").mkdir()
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t[1]"))
+  found = Checkpoints(tmp_path / "x[1]")
+  assert "[" not in str(found._plain_folder())
+  found._link.cleanup()
