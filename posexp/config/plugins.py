@@ -167,7 +167,7 @@ def _add(plugin: Plugin) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
       raise UserError(f"{near(plugin.file)}: {name!r} is no name: write letters, digits, _ and -")
     for option, value in plugin.options.items():
-      if not _typed(value):
+      if not _typed(value) or (group == "encoding" and isinstance(value, dict)):
         raise UserError(
           f"{near(plugin.file)}: the default of {name}.{option} is of the type "
           f"{type(value).__name__}; an option is a number or text of Python's own, true or false, "

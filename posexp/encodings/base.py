@@ -243,8 +243,11 @@ class Encoding:
   alternative: ClassVar[tuple[str, Any] | None] = None
 
   def __post_init__(self):
-    """Raise ValueError for an option that its annotation does not allow."""
+    """Raise ValueError for an option that its annotation does not allow, or parts there are not."""
     check(self)
+    if not {*self.acts_in} <= {*FACTORIES}:
+      parts = ", ".join(FACTORIES)
+      raise ValueError(f"acts_in must be a tuple of some of {parts}, not {self.acts_in!r}")
 
   @property
   def acts_in(self) -> tuple[str, ...]:

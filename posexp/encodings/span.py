@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from posexp.errors import UserError
 from posexp.kernels.diagonals import products, skewed
 
 TermScale = dict[str, Array]  # the factor of each term for each head, [H], if not 1
@@ -122,4 +123,7 @@ class Span(struct.PyTreeNode):
     """Return the factor of a named term: 1, or an array of four axes of which `axis` is heads."""
     if self.term_scale is None:
       return 1.0
+    if term not in self.term_scale:
+      known = ", ".join(self.term_scale)
+      raise UserError(f"span.keep({term!r}): `terms` of the relations have only {known}")
     return jnp.expand_dims(self.term_scale[term], [at for at in range(4) if at != axis])

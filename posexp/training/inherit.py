@@ -91,8 +91,15 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
       log.info("          %s: %s%s", label, ", ".join(names[:NAMED]), more)
   notes = {"step": step, "taken": taken, "new": new, "dropped": dropped} | before
   storage.write(folder / NOTES, json.dumps(notes, indent=2) + "\n")
+
+  def read(name: str) -> np.ndarray:
+    array = np.asarray(theirs[name], own[name].dtype)
+    if not np.isfinite(array).all():
+      raise UserError(f"init={near(path)}: {name} has numbers that are not finite")
+    return array
+
   given = [  # each is read and put on devices before the next one
-    jax.device_put(np.asarray(theirs[name], leaf.dtype), leaf.sharding) if name in theirs else None
+    jax.device_put(read(name), leaf.sharding) if name in theirs else None
     for name, leaf in own.items()
   ]
   return program.init(setup.config["seed"], given)

@@ -136,6 +136,11 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
       CLASS.replace("int = 1", "complex = 1j") + "ENCODINGS = {'a': A}",
       r"mine\.py: the default of a\.x is of the type complex; an option is ",
     ),
+    (
+      CLASS.replace("x: int = 1", "x: dict = dataclasses.field(default_factory=dict)")
+      + "ENCODINGS = {'a': A}",
+      r"mine\.py: the default of a\.x is of the type dict; an option is ",
+    ),
     ("OPTIMIZERS = {'a': 1}", r"mine\.py: a is no function"),
     ("TRACKERS = {'a': print}", r"mine\.py: a is no frozen dataclass: "),
     ("CONFIGS = 'no'", r"mine\.py: no is no folder beside the file"),

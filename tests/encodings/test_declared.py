@@ -173,3 +173,9 @@ def test_the_check_finds_logits_that_overflow_far_away(reach):
   encoding = own(relation=lambda self, *_, **__: Whole(), causal_only=True)
   case = properties.Case(encoding, causal=True, length=3, layers=1, heads=1, reach=reach)
   assert bool(list(far_positions(case))) == (reach > 64)
+
+
+@pytest.mark.parametrize("parts", [("attn",), "attention"])
+def test_parts_that_there_are_not_are_refused(parts):
+  with pytest.raises(ValueError, match="acts_in must be a tuple of some of input, linear, norms"):
+    own(acts_in=parts).__class__()

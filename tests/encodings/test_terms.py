@@ -17,6 +17,7 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.split import Split
+from posexp.errors import UserError
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
@@ -129,3 +130,9 @@ def test_a_term_is_left_out_of_the_layers_that_are_asked():
   model, mixed = stack(ALiBi()), ENCODINGS["by_layer"](pattern=("none", "alibi"))
   expected = run(weighted(mixed, model))
   np.testing.assert_allclose(without(model, "bias", layers=0), expected, atol=1e-5)
+
+
+def test_a_term_that_no_relation_has_is_named():
+  span = Span.within(None, jnp.ones((1, 2, 2), bool), True, term_scale={"content": jnp.ones(4)})
+  with pytest.raises(UserError, match=r"span.keep\('far'\): .* have only content$"):
+    span.keep("far")
