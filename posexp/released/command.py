@@ -38,7 +38,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser = Parser("export", __doc__)
   parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
   parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made, or was written before")
-  return parser.parse_args(argv)
+  return parser.parse_for_run(argv)
 
 
 def export(args: argparse.Namespace) -> list[Path]:

@@ -199,6 +199,7 @@ def documents():
           yield pytest.param(line, id=f"{file.name}: {line[17:50]}")
 
 
+ALSO = "python -m posexp.export RUN FOLDER plugins=mine.py"
 WINGS = {
   "posexp.judge": "posexp.judging.command",
   "posexp.parse": "posexp.parsing.command",
@@ -208,7 +209,7 @@ WINGS = {
 }
 
 
-@pytest.mark.parametrize("line", [*documents()])
+@pytest.mark.parametrize("line", [*documents(), ALSO])
 def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
   name, *argv = shlex.split(line.partition(" < ")[0], comments=True)[2:]
   monkeypatch.setattr("posexp.config.plugins.load", lambda files: [*files])
