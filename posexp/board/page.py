@@ -66,7 +66,7 @@ def heat_map(board: Board, side: str) -> dict[str, Any]:
         worth = float(cell.worth.mean())
         seeds = " ".join(map(cell.score.number, cell.values.values()))
         data.append({"group": row.name, "row": name, "x": column, "seeds": seeds,
-                     "worth": f"{worth:.2f}", "share": min(max(worth, 0.0), 1.0),
+                     "worth": f"{worth:z.2f}", "share": min(max(worth, 0.0), 1.0),
                      "shown": f"{cell.score.title}: {shown(cell)}",
                      "chosen": row.chosen[column]})  # fmt: skip
   needs = json.dumps({column.name: column.label for column in columns})
