@@ -115,7 +115,8 @@ def can_tell(suite: Suite, rows: Sequence[Standing]) -> str:
           shown.get("none", MISSING),
         ]
         seeds = f"{learned}/{sum(len(c.runs) for c in cells.values())}"
-        found += [shown[order[-1]], spread, seeds if "beyond" in column.sides else MISSING]
+        gated = tables.has_gate(board, column, "beyond")
+        found += [shown[order[-1]], spread, seeds if gated else MISSING]
       costs = [seconds(rows, column.name), seconds(twice, column.name)]
       found = found or [MISSING] * 7
       table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])

@@ -50,11 +50,16 @@ def _mark(board: Board, name: str, column: Column, side: str) -> str:
 
 
 def as_data(board: Board) -> list[dict[str, Any]]:
-  """Return all cells of a track as `--json` keeps them."""
+  """Return all cells of a track as `--json` keeps them; `learned` is None without a gate."""
+
+  def learned(cell: Cell) -> int | None:
+    gated = any(run.learned("beyond") is not None for run in cell.runs)
+    return cell.learned if gated else None
+
   return [
     {"row": row.name, "column": column, "side": side, "score": cell.score.key, "worth": cell.mean}
     | cell.estimate._asdict()
-    | {"learned": cell.learned, "chosen": row.chosen.get(column), "at_edge": cell.at_edge}
+    | {"learned": learned(cell), "chosen": row.chosen.get(column), "at_edge": cell.at_edge}
     for row in board.rows
     for (column, side), cell in row.cells.items()
   ]

@@ -89,6 +89,9 @@ def test_a_seed_with_94_percent_counts_with_what_it_reached_and_one_without_lear
   assert "| 2 equal |" in re.sub(" +", " ", text)  # fire and rope, at the lengths of training
   heads, rows = tables.by_seed(found)
   assert (heads, rows) == (["", "runs", *(f"seed {n}" for n in range(3))], [["copy", "7", *"100"]])
+  ungated = [run(seed, {"test/exact_match": 0.1, "beyond/area": 0.1}) for seed in (1, 2)]
+  counted = [row["learned"] for row in tables.as_data(a_board(none=[*near, *whole], fire=ungated))]
+  assert counted == [2, 2, None, None]
 
 
 def test_an_encoding_that_knows_trained_places_alone_is_worth_nothing_beyond():
