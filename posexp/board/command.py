@@ -21,6 +21,7 @@ import argparse
 import logging
 import os
 import shlex
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -304,7 +305,15 @@ def main() -> None:
 
     launcher, place = job
     raise SystemExit(launcher.work(train, place))
-  command("reading the options", leaderboard, arguments)()
+  from posexp.sweeps.workers import end
+
+  signal.signal(signal.SIGTERM, end)  # so that rows are written, as after Ctrl-C
+  try:
+    command("reading the options", leaderboard, arguments)()
+  except SystemExit as stop:
+    if stop.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+      print("interrupted; the same command goes on from here", flush=True)
+    raise
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from posexp.sweeps.short_list import listed
 from posexp.sweeps.supervise import Means, job, supervise, trainer_for
 from posexp.sweeps.sweep import Sweep, Train
 from posexp.sweeps.until import Look, rounds_of
+from posexp.sweeps.workers import end
 from posexp.tracking import chosen
 
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -48,11 +49,11 @@ def launch(
   and the status is 2. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
   with status 130 or 143.
   """
-  before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
+  before = signal.signal(signal.SIGTERM, end)
   try:
     return status_of(lambda: _launch(train, means, look))
-  except (KeyboardInterrupt, SystemExit) as end:
-    status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
+  except (KeyboardInterrupt, SystemExit) as stop:
+    status = SIGINT if isinstance(stop, KeyboardInterrupt) else stop.code
     if status not in (SIGINT, SIGTERM):
       raise
     again = " without rerun=true" * any(each.lower() == "rerun=true" for each in sys.argv)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 from omegaconf import DictConfig
 
@@ -86,6 +87,18 @@ def train_in_workers(
       pool.shutdown()
 
 
+def end(number: int, frame: FrameType | None) -> None:
+  """Exit with 128 + the number of a signal: a handler that lets the program clean up.
+
+  While garbage is collected, JAX is called back, and what is raised there is lost. So a signal that
+  arrives then is sent again a moment later.
+  """
+  if frame is not None and frame.f_code.co_name == "_xla_gc_callback":
+    threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+    return
+  sys.exit(128 + number)
+
+
 def _begin(device: dict[str, str], file: Path) -> None:
   """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
@@ -110,7 +123,7 @@ def leave_with_parent() -> None:
       time.sleep(SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+  signal.signal(signal.SIGTERM, end)
   threading.Thread(target=watch, daemon=True).start()
 
 

@@ -1,11 +1,13 @@
 """The command line: what runs, what is refused and in which words, and the exit status."""
 
+import gc
 import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import order
@@ -213,6 +215,24 @@ def test_signals_end_a_sweep_with_a_sentence(command, monkeypatch, sent, status)
   assert (ended, len(configs)) == (status, 1)
   assert out == "sweep     2 runs: 2 waiting\njob 1/2: seed=0\n"
   assert err == "posexp: interrupted; the same command goes on from here\n"
+
+
+def test_a_signal_that_arrives_in_the_collection_of_garbage_is_not_lost(command):
+  def _xla_gc_callback(*_):
+    gc.callbacks.clear()
+    signal.raise_signal(signal.SIGTERM)
+
+  def job(config):
+    gc.callbacks.append(_xla_gc_callback)
+    gc.collect()
+    time.sleep(5)
+
+  kept = [*gc.callbacks]
+  try:
+    (ended, _, _), _ = command("-m", "seed=0,1", job=job)
+  finally:
+    gc.callbacks[:] = kept
+  assert ended == 143
 
 
 @pytest.mark.parametrize(("asked", "said"), [("install=bash", "complete -o"), ("install=x", "")])
