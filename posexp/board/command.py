@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config import plugins, show
-from posexp.config.arguments import Parser, command, keep, named_plugins, names
+from posexp.config.arguments import Parser, command, keep, named_plugins, names, say
 from posexp.config.checks import seconds
 from posexp.config.command_line import explained, parse
 from posexp.errors import Unsuited, UserError, counted, lasting, near
@@ -312,7 +312,7 @@ def main() -> None:
     command("reading the options", leaderboard, arguments)()
   except SystemExit as stop:
     if stop.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-      print("interrupted; the same command goes on from here", flush=True)
+      say("interrupted; the same command goes on from here")
     raise
 
 

@@ -51,15 +51,11 @@ def _mark(board: Board, name: str, column: Column, side: str) -> str:
 
 def as_data(board: Board) -> list[dict[str, Any]]:
   """Return all cells of a track as `--json` keeps them; `learned` is None without a gate."""
-
-  def learned(cell: Cell) -> int | None:
-    gated = any(run.learned("beyond") is not None for run in cell.runs)
-    return cell.learned if gated else None
-
   return [
     {"row": row.name, "column": column, "side": side, "score": cell.score.key, "worth": cell.mean}
     | cell.estimate._asdict()
-    | {"learned": learned(cell), "chosen": row.chosen.get(column), "at_edge": cell.at_edge}
+    | {"learned": cell.learned if _gated(cell) else None}
+    | {"chosen": row.chosen.get(column), "at_edge": cell.at_edge}
     for row in board.rows
     for (column, side), cell in row.cells.items()
   ]
@@ -69,10 +65,12 @@ def has_gate(board: Board, column: Column, side: str) -> bool:
   """Return whether the table of a side counts the runs of a column that learned its task; only that
   of `beyond` does, where runs can fail to.
   """
-  cells = board.cells(column, side).values()
-  return side == "beyond" and any(
-    run.learned("beyond") is not None for c in cells for run in c.runs
-  )
+  return side == "beyond" and any(map(_gated, board.cells(column, side).values()))
+
+
+def _gated(cell: Cell) -> bool:
+  """Return whether the task of a cell says what learning it is."""
+  return any(run.learned("beyond") is not None for run in cell.runs)
 
 
 def scores(board: Board, side: str) -> Table:
