@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp import memory
 from posexp.errors import near
 from posexp.status import begin, doing
 
@@ -20,6 +21,7 @@ log = logging.getLogger("posexp")
 def main() -> None:
   """Run the command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
+  memory.keep_freed()
   begin("reading the options")
   from posexp.config.arguments import flush_output
   from posexp.sweeps.launch import launch
@@ -58,7 +60,6 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
 
   with plugins.explained(config), processes.explained():
     begun = costs.job_begins()
-    devices.prepare(find=False)  # which several processes do once they know of each other
     setup = Setup.of(config)
     config = setup.config
     task, trackers = setup.task, chosen(config)
@@ -72,7 +73,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun
     run = kind(path, config)
     if config["rerun"] or (summary := finished(task, path)) is None:
-      devices.find_devices()
+      devices.find_devices()  # which several processes do once they know of each other
       devices.check_cores(setup.training.cpu_devices)
       setup.check_fits(setup.least_parameters())
       with contextlib.ExitStack() as stack:

@@ -188,7 +188,7 @@ encoding=split TEXT model.tie_embeddings=true => model.tie_embeddings needs a ve
 encoding=split TEXT split.form=position_only model.logits_scale=2 => model.logits_scale=2 needs
 encoding=stick_breaking TEXT model.sinks=head => model.sinks=head is for encodings whose weights a
 task=grammar encoding=split model.d_model=6 model.num_heads=1 => model.d_model=6 must be a multip
-encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is a cpu alone
+encoding=split model.attention=fused => model.attention=fused needs a GPU, and here is none
 encoding=rpr model.attention=fused => model.attention=fused needs an encoding that its kernels know
 encoding=rope model.triangles=true TEXT => model.triangles=true is for encoders alone
 encoding=rope rope.layout=half model.triangles=true => model.triangles=true would cut planes of

@@ -180,7 +180,7 @@ def for_layer(
   needed = (
     (not relation.sinks, "sinks=none: its kernels have none"),
     (relation.supports_fused, "an encoding that its kernels know, so leave it at auto"),
-    (target().platform == "gpu", f"a GPU, and here is a {target().platform} alone"),
+    (chosen != "fused" or target().platform == "gpu", "a GPU, and here is none"),
     (dtype == "bfloat16", "dtype=bfloat16"),
     (dropout == 0, "dropout=0: its kernels do not drop weights"),
     (max_position is None, "positions that are consecutive"),
@@ -191,8 +191,10 @@ def for_layer(
     raise ValueError(f"attention=fused needs {lacks}")
   if chosen == "auto" and relation.sums_to_one is None:  # each part would find all states again
     return "reference"
-  alone = relation.terms == ("content",)
-  return AUTO_FUSED if chosen == "auto" and alone and lacks is None else chosen
+  if chosen == "auto" and relation.terms == ("content",) and lacks is None:
+    # Last, since JAX takes the devices that it is asked for, and a sweep leaves them to workers.
+    return AUTO_FUSED if target().platform == "gpu" else chosen
+  return chosen
 
 
 class Dropout(NamedTuple):

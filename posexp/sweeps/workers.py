@@ -19,7 +19,7 @@ from types import FrameType
 
 from omegaconf import DictConfig
 
-from posexp import storage
+from posexp import memory, storage
 from posexp.errors import near
 from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 
@@ -102,9 +102,7 @@ def end(number: int, frame: FrameType | None) -> None:
 def _begin(device: dict[str, str], file: Path) -> None:
   """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
-  from posexp.training.devices import keep_freed_memory  # after that, since it imports JAX
-
-  keep_freed_memory()  # before a thread starts
+  memory.keep_freed()
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with storage.appending(file) as out:
     os.dup2(out.fileno(), 1)

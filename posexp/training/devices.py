@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
-import functools
 import gc
 import itertools
 import math
 import mmap
 import os
-import platform
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,16 +19,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posexp import reading, storage
+from posexp import memory, reading, storage
 from posexp.data.batches import Batch
 from posexp.data.side_by_side import cores
 from posexp.errors import UserError, counted
 
-# mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
-KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
-HUGE = 2**21  # bytes of a huge page
-SOON = 2**27  # bytes that every run uses before its first step
-POPULATE = 23  # MADV_POPULATE_WRITE, of Linux 5.14
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
@@ -54,8 +45,7 @@ def prepare(find: bool = True) -> None:
   With `find` JAX then looks for its devices, as in `find_devices`.
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
-  kept: the temporaries of a step are one block of hundreds of MB. glibc would return it to the
-  system, and a CPU would spend an eighth of each step, or more, on getting the pages back.
+  kept, as in `posexp.memory`.
 
   Raises:
     UserError: NPROC is no number of cores, or as in `find_devices`.
@@ -77,7 +67,7 @@ def prepare(find: bool = True) -> None:
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
-  keep_freed_memory()
+  memory.in_huge_pages()
   if find:
     find_devices()
 
@@ -97,36 +87,6 @@ def find_devices() -> None:
       if asked
       else f"JAX finds no device: {error}; JAX_PLATFORMS=cpu takes the processor"
     ) from error
-
-
-@functools.cache  # once per process: later runs of a sweep use the same memory
-def keep_freed_memory() -> None:
-  """Make glibc's malloc keep freed memory, in huge pages if the system has them.
-
-  Call it before the process starts a thread: an earlier thread has an arena of its own, which
-  returns freed memory in spite of this and which later threads may share. This advises huge pages
-  for half of the machine's memory, without allocating it yet. A thread touches the part that every
-  run uses, since a virtual machine may need 3 ms for each MB. With memory kept, the tokenizer's
-  threads wait for each other and take 1.7 times as long as one, so it uses one.
-  """
-  if platform.libc_ver()[0] != "glibc":
-    return
-  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-  libc = ctypes.CDLL(None)
-  for option, value in KEEP_FREED:
-    libc.mallopt(option, value)
-  libc.malloc.restype = ctypes.c_void_p
-  size = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2
-  if heap := libc.malloc(ctypes.c_size_t(size)):
-    start = -(-heap // HUGE) * HUGE
-    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size - HUGE), mmap.MADV_HUGEPAGE)
-    libc.free(ctypes.c_void_p(heap))
-
-    def take() -> None:  # page by page, since other threads also ask for memory
-      for page in range(start, start + min(SOON, size - HUGE), HUGE):
-        libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE), POPULATE)
-
-    threading.Thread(target=take, name="memory", daemon=True).start()
 
 
 def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:

@@ -27,7 +27,7 @@ from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive, names_file
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
-from posexp.training.devices import check_memory, mesh_for, most_devices
+from posexp.training.devices import check_memory, mesh_for, most_devices, prepare
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
 from posexp.training.sources import source
@@ -50,6 +50,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Return the setup of a config; UserError for options that do not exist or do not suit."""
+    prepare(find=False)  # before anything asks JAX for a device
     parent = None
     if isinstance(init := config.get("init"), str):
       if (released := source(init)) is not None:

@@ -14,6 +14,7 @@ import order
 import pytest
 from mistakes import MISTAKES
 from seed import some
+from states import python
 
 from posexp.config import CONFIGS
 
@@ -303,3 +304,30 @@ def test_what_goes_on_after_an_interrupt_is_not_what_starts_over():
   typed = order.command("encoding=none", "rerun=true", job=interrupted)
   assert typed.status == 130
   assert typed.err.endswith("interrupted; the same command without rerun=true goes on from here\n")
+
+
+BEFORE_MEMORY = """
+import os
+import posexp.train
+
+posexp.train.memory.keep_freed = lambda: print(len(os.listdir("/proc/self/task")))
+posexp.train.main()
+"""
+CHECKED = """
+import jax
+from jax._src.xla_bridge import backends_are_initialized
+from posexp.config.command_line import parse, shared
+from posexp.sweeps.jobs import members
+
+for typed in (["encoding=rpr"], ["model.dtype=bfloat16", "model.dropout=0"]):
+  args = parse(["-m", "seed=0,1", *typed])
+  members(args, shared(args.overrides))
+  print(backends_are_initialized())
+print(jax.local_device_count())
+"""
+
+
+def test_memory_is_kept_before_a_thread_starts_and_runs_are_checked_before_a_device_is_taken():
+  assert python(BEFORE_MEMORY, "--help").communicate()[0].startswith("1\n")
+  # Only the second asks for the kind of device, and a CPU is as many as it has cores.
+  assert python(CHECKED, NPROC="3").communicate()[0] == "False\nTrue\n3\n"

@@ -10,7 +10,6 @@ from matplotlib.ticker import LogLocator
 from benchmarking.cases import PASSES
 from benchmarking.rows import Row
 from posexp.analysis.plotting import MARKERS, panels
-from posexp.reporting.vega import looks
 
 DASHES = ("-", "--", ":", "-.")
 QUANTITIES = {
@@ -37,6 +36,8 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
   }
   if not groups:
     return None
+  from posexp.reporting.vega import looks  # whose pandas starts threads: see `posexp.memory`
+
   figure, axes = panels(
     len(groups),
     len(QUANTITIES),
