@@ -45,6 +45,7 @@ if TYPE_CHECKING:
   from posexp.training.sources import Source
 
 MOST = 4096  # positions that figures can show
+Show = Callable[[list[str]], None]  # prints the lines of a card
 
 
 def inspect(argv: list[str]) -> list[Path]:
@@ -78,16 +79,16 @@ def inspect(argv: list[str]) -> list[Path]:
   out = out or Path("inspect", config["encoding"], folder_name(typed))
   from posexp.analysis import inspection
 
-  def card() -> tuple[list[str], list[Path]]:
+  def card(show: Show) -> list[Path]:
     with plugins.explained(config):
-      return inspection.inspect(config, folder, out, **shown, whole_card=whole)
+      return inspection.inspect(config, folder, out, show, **shown, whole_card=whole)
 
   return _shown(card, out)
 
 
 def side_by_side(
   argv: list[str], sources: Sequence[Source]
-) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
+) -> tuple[Callable[[Show], list[Path]], Path]:
   """Return a function that inspects several models and runs together, and the folder of figures.
 
   Raises:
@@ -107,18 +108,30 @@ def side_by_side(
   prefix = sources[0].name.partition(":")[0]
   names = [re.sub(r"[^\w.-]+", "-", word.removeprefix(f"{prefix}:")).strip("-.") for word in models]
   out = Path(named.get("out") or Path("inspect", prefix, folder_name(names))).expanduser()
-  return lambda: sources[0].inspect(models, out, count), out
+
+  def cards(show: Show) -> list[Path]:
+    lines, files = sources[0].inspect(models, out, count)
+    show(lines)
+    return files
+
+  return cards, out
 
 
-def _shown(look: Callable[[], tuple[list[str], list[Path]]], out: Path) -> list[Path]:
-  """Call `look`, print its lines and the paths of its files, and return the paths.
+def _shown(look: Callable[[Show], list[Path]], out: Path) -> list[Path]:
+  """Call `look` with a function that prints lines, print the paths of its files, and return them.
 
   A last line says how many files in `out` had other contents before.
   """
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
-  lines, files = look()
-  keep(lines=lines, files=files)
-  print(*lines, "", *map(near, files), sep="\n")
+
+  def show(lines: list[str]) -> None:
+    keep(lines=lines)
+    print(*lines, "", sep="\n", flush=True)
+
+  files = look(show)
+  keep(files=files)
+  for path in files:
+    print(near(path))
   if replaced := [
     path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()
   ]:

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
 from posexp.analysis.plotting import band, heat, line_style, panels
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
+from posexp.analysis.wavelengths import Spectra
+from posexp.encodings import sinusoids
 from posexp.reporting.palette import BLUE, COLORS, GRAY, ORANGE
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
@@ -80,6 +82,32 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
   axes.set(ylim=(0, 1.12), ylabel="share explained by the offset")
   axes.grid(False, axis="x")
   axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+  return figure
+
+
+def wavelengths(name: str, base: float, found: Spectra, trained_length: int | None) -> Figure:
+  """Draw the wavelength of each plane, and its ratio to 2π base^(2t/r)."""
+  widest = max(omega.shape[1] for omega in found.values())
+  title = f"{name}: positions that a turn takes in each plane that turns"
+  figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)
+  of_base = 2 * np.pi / sinusoids.frequencies(2 * widest, base)
+  left.plot(np.arange(widest), of_base, ":", color=GRAY, label=f"base = {base:g}")
+  for (label, omega), color in zip(found.items(), COLORS * len(found), strict=False):
+    planes = omega.shape[1]
+    plain, x = sinusoids.frequencies(2 * planes, base), np.arange(planes)
+    for head, each in enumerate(np.where(omega > 0, omega, np.nan)):
+      style = {"color": color, "linewidth": 1.3, "marker": ".", "markersize": 4}
+      left.plot(x, 2 * np.pi / each, **style, label=(label or "effective") if not head else None)
+      right.plot(x, plain / each, **style)
+  if trained_length:
+    left.axhline(trained_length, color=BLUE, linewidth=0.8, alpha=0.5, label="trained length")
+  left.set(yscale="log", xlabel="plane", ylabel="wavelength (positions)")
+  left.yaxis.set_major_formatter("{x:,g}")
+  right.set(xlabel="plane", ylabel=f"times the wavelength of base {base:g}")
+  for axes in (left, right):
+    axes.xaxis.get_major_locator().set_params(integer=True)
+  handles, labels = left.get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside lower left", ncols=4)
   return figure
 
 

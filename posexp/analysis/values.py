@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from posexp.analysis import probe
 from posexp.data import writing
@@ -17,7 +14,6 @@ from posexp.encodings import encoding as encoding_of
 from posexp.encodings import name_of
 from posexp.encodings.base import Encoding
 from posexp.errors import UserError
-from posexp.reporting.text import cell
 
 MOST = 12  # rows and columns of a table that is printed
 FIRST = 8  # columns of a wider table
@@ -93,34 +89,3 @@ def table(
 def wide(text: str) -> int:
   """Return the columns that a text takes on a terminal, two for a Chinese character."""
   return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text)
-
-
-def as_csv(figure: Figure, tokens: Sequence[str] = ()) -> str:
-  """Return the numbers of the lines, bars and heat maps of a figure: panel, series, x, y and value.
-
-  A cell of a heat map has its column as x, its row as y. With `tokens`, two more columns hold the
-  token at x and the token at y, where these are positions.
-  """
-  out = io.StringIO()
-  writer = csv.writer(out, lineterminator="\n")
-  writer.writerow(["panel", "series", "x", "y", "value", *["x token", "y token"] * bool(tokens)])
-  for number, axes in enumerate(figure.axes):
-    panel = cell(axes.get_title()) or number
-    named = [each.startswith("position") for each in (axes.get_xlabel(), axes.get_ylabel())]
-    for image in axes.images:
-      for place, value in np.ma.ndenumerate(image.get_array()):
-        at = place[::-1]
-        pairs = zip(at, named, strict=True) if tokens else ()
-        names = [cell(tokens[i]) if is_position else "" for i, is_position in pairs]
-        writer.writerow([panel, "", *at, f"{value:.6g}", *names])
-    for bars in axes.containers:
-      for bar in bars:
-        x = bar.get_x() + bar.get_width() / 2
-        writer.writerow([panel, cell(bars.get_label()), f"{x:g}", f"{bar.get_height():.6g}", ""])
-    for line in axes.lines:
-      if line.get_transform() == axes.transData:  # others guide the eye
-        label = str(line.get_label())
-        label = "" if label.startswith("_") else cell(label)
-        for x, y in zip(*line.get_data(), strict=True):
-          writer.writerow([panel, label, f"{x:g}", f"{y:.6g}", ""])
-  return out.getvalue()

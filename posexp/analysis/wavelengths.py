@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from posexp.analysis.plotting import panels
 from posexp.encodings.rotation import Rotation
-from posexp.encodings.sinusoids import frequencies
 from posexp.models.block import Block
 from posexp.models.transformer import Stack
 from posexp.models.triangles import Triangles
-from posexp.reporting.palette import BLUE, COLORS, GRAY
 
 Spectra = Mapping[str, np.ndarray]  # radians per position, [1 or H,M], by what they belong to
 
@@ -66,29 +62,3 @@ def shown(omega: np.ndarray) -> list[str]:
   return [
     "∞" if each == np.inf else f"{each:{'.3g' if each < 999.5 else ',.0f'}}" for each in lengths
   ]
-
-
-def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> Figure:
-  """Draw the wavelength of each plane, and its ratio to 2π base^(2t/r)."""
-  widest = max(omega.shape[1] for omega in found.values())
-  title = f"{name}: positions that a turn takes in each plane that turns"
-  figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)
-  of_base = 2 * np.pi / frequencies(2 * widest, base)
-  left.plot(np.arange(widest), of_base, ":", color=GRAY, label=f"base = {base:g}")
-  for (label, omega), color in zip(found.items(), COLORS * len(found), strict=False):
-    planes = omega.shape[1]
-    plain, x = frequencies(2 * planes, base), np.arange(planes)
-    for head, each in enumerate(np.where(omega > 0, omega, np.nan)):
-      style = {"color": color, "linewidth": 1.3, "marker": ".", "markersize": 4}
-      left.plot(x, 2 * np.pi / each, **style, label=(label or "effective") if not head else None)
-      right.plot(x, plain / each, **style)
-  if trained_length:
-    left.axhline(trained_length, color=BLUE, linewidth=0.8, alpha=0.5, label="trained length")
-  left.set(yscale="log", xlabel="plane", ylabel="wavelength (positions)")
-  left.yaxis.set_major_formatter("{x:,g}")
-  right.set(xlabel="plane", ylabel=f"times the wavelength of base {base:g}")
-  for axes in (left, right):
-    axes.xaxis.get_major_locator().set_params(integer=True)
-  handles, labels = left.get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower left", ncols=4)
-  return figure

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from posexp.analysis import card, encoding_figures, probe, wavelengths
-from posexp.analysis.inspection import position_vectors, saved
+from posexp.analysis.drawing import saved
+from posexp.analysis.inspection import position_vectors
 from posexp.analysis.plotting import panels
 from posexp.encodings import make_encoding
 from posexp.encodings.base import Layer
@@ -216,7 +217,7 @@ def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
     }
     first = next(iter(turning.values()))
     reach = first.reach if len(turning) == 1 else None
-    yield "wavelengths", wavelengths.draw(title, first.base, spectra, reach)
+    yield "wavelengths", encoding_figures.wavelengths(title, first.base, spectra, reach)
   for part, file, xlabel, what in (
     ("bias", "bias-by-offset", "offset (key − query)", "bias by offset, which is added to logits"),
     ("buckets", "bias-by-bucket", "bucket", "bias by bucket of offsets"),

@@ -28,7 +28,7 @@ CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
 HOST_DEVICES = "xla_force_host_platform_device_count"
-WIDEST, LENGTHS = 256, range(256, 512)  # of models and texts for which a CPU works as two devices
+WIDEST, LENGTHS = 256, range(128, 513)  # of models and texts for which a CPU works as two devices
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
@@ -94,8 +94,9 @@ def most_devices(asked: int | str = 1, width: int = 0, tokens: int = 0) -> int:
   `asked`, which "auto" derives from the width of the model and the tokens of a text.
 
   XLA gives each product of attention one core, so that models of which these are a large part train
-  faster if each of two cores has a share of the batch; more were not measured. Others train faster
-  on all cores together: see docs/benchmarks/devices. A user's own number in XLA_FLAGS is kept.
+  faster if each of two cores has a share of the batch; more were not measured. For others the two
+  ways are as fast, or were not compared: see docs/benchmarks/devices. A user's own number in
+  XLA_FLAGS is kept.
   """
   there = len(jax.local_devices())
   if not _are_chosen():

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -44,6 +44,7 @@ COMMANDS = [  # (what it needs, its arguments); RUN, OTHER and MANY are folders
 class Spent(NamedTuple):
   """What one call took."""
 
+  first: float  # seconds until its first line
   wall: float  # seconds
   cpu: float  # seconds, of the process and those that it started
   memory: float  # MiB, at most
@@ -52,17 +53,18 @@ class Spent(NamedTuple):
 def call(words: Sequence[str], place: Path) -> Spent:
   """Run a module of posexp in a folder; return what it took. Raises UserError if it fails."""
   begun = time.perf_counter()
-  with (place / "said.txt").open("w") as said:
-    process = subprocess.Popen(
-      [sys.executable, "-m", *words], cwd=place, stdout=said, stderr=subprocess.STDOUT
-    )
+  streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  with subprocess.Popen([sys.executable, "-m", *words], cwd=place, **streams) as process:
+    said = process.stdout.readline()
+    first = time.perf_counter() - begun
+    said += process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
-  process.returncode = os.waitstatus_to_exitcode(status)
+    process.returncode = os.waitstatus_to_exitcode(status)
   if process.returncode:
-    last = (place / "said.txt").read_text().strip().rpartition("\n")[2]
+    last = said.strip().rpartition("\n")[2]
     raise UserError(f"python -m {shlex.join(words)} fails: {last}")
   wall = time.perf_counter() - begun
-  return Spent(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10)
+  return Spent(first, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10)
 
 
 def multiply(run_folder: Path, out: Path, count: int) -> None:
@@ -129,10 +131,10 @@ def main(argv: list[str]) -> None:
     words = [word.replace("MANY/", "many/") for word in words]
     call([f"posexp.{module}", *words], place)  # which warms the caches
     spent = [call([f"posexp.{module}", *words], place) for _ in range(count)]
-    wall, cpu, memory = (round(median(each), 2) for each in zip(*spent, strict=True))
-    row = {"command": command, "needs": needs, "seconds": wall, "CPU seconds": cpu}
-    rows.append(row | {"most": NEEDS[needs], "MiB": round(memory)})
-    print(f"{wall:6.2f} s {cpu:6.2f} CPU s {memory:6.0f} MiB  {command}", flush=True)
+    first, wall, cpu, memory = (round(median(each), 2) for each in zip(*spent, strict=True))
+    row = {"command": command, "needs": needs, "first line": first, "seconds": wall}
+    rows.append(row | {"CPU seconds": cpu, "most": NEEDS[needs], "MiB": round(memory)})
+    print(f"{first:6.2f} s {wall:6.2f} s {cpu:6.2f} CPU s {memory:6.0f} MiB  {command}", flush=True)
   with (out / "commands.csv").open("w", newline="") as file:
     table = csv.DictWriter(file, rows[0])
     table.writeheader()

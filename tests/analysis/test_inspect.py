@@ -15,7 +15,15 @@ from scipy.spatial import distance
 from seed import some
 
 from posexp import inspect
-from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe, wishes
+from posexp.analysis import (
+  attention_weights,
+  card,
+  drawing,
+  encoding_figures,
+  inspection,
+  probe,
+  wishes,
+)
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
@@ -146,7 +154,7 @@ def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
   ]
   vectors = (inspection.position_vectors(encoding, each.embed, 128, run) for each in (stack, start))
   found, other = (
-    dict(inspection.draw_vectors("learned", encoding, vector, [], 32, None, trained))
+    dict(drawing.draw_vectors("learned", encoding, vector, [], 32, None, trained))
     for vector, trained in zip(vectors, (run, None), strict=True)
   )
   np.testing.assert_allclose(found["vectors"].axes[0].images[0].get_array(), table, atol=1e-5)
@@ -185,14 +193,20 @@ def test_other_options_have_a_folder_of_their_own(options, name):
 def test_figures_are_not_replaced_without_a_word(tmp_path, monkeypatch, capsys):
   drawn = ["one", "one", "two"]
 
-  def draw(config, run, out, **shown):
+  def draw(config, run, out, show, **shown):
     (tmp_path / "rows.svg").write_text(drawn.pop(0))
-    return ["card"], [tmp_path / "rows.svg"]
+    return [tmp_path / "rows.svg"]
 
   monkeypatch.setattr(inspection, "inspect", draw)
   for said in (False, False, True):
     inspect.inspect(["encoding=rpr", f"out={tmp_path}"])
     assert ("replaced 1 file that showed something else" in capsys.readouterr().out) == said
+
+
+def test_the_card_does_not_wait_for_the_figures(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(drawing, "saved", lambda *_: pytest.fail(capsys.readouterr().out))
+  with pytest.raises(pytest.fail.Exception, match="\nshifting all "):
+    inspect.inspect(["encoding=rpr", f"out={tmp_path}"])
 
 
 def test_vectors_that_are_multiplied_with_words_are_found_too():
@@ -239,7 +253,7 @@ def classifier(tmp_path_factory):
 def draw_only(kinds, monkeypatch):
   """Writes figures in some formats, where they are not what is looked at."""
   monkeypatch.setattr(
-    inspection.plotting, "save", functools.partial(inspection.plotting.save, kinds=kinds)
+    drawing.plotting, "save", functools.partial(drawing.plotting.save, kinds=kinds)
   )
 
 

@@ -15,7 +15,7 @@ from seed import SEED, drawn, some
 from small import case_of
 
 import posexp
-from posexp.analysis import conformance, properties, wavelengths
+from posexp.analysis import conformance, encoding_figures, properties, wavelengths
 from posexp.encodings import Span
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
@@ -118,7 +118,7 @@ def test_wavelengths_are_shown_by_length_and_layer():
     cut = (("triangles", "p" in options),)
     stack = properties.stack(properties.Case(RoPE(**options), options=cut))
     found |= (spectra := wavelengths.spectra(stack))
-    assert wavelengths.draw("rope", 1e4, spectra, 64).axes
+    assert encoding_figures.wavelengths("rope", 1e4, spectra, 64).axes
   assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
   assert wavelengths.row({"": found[""]})["wavelengths"] == "12.6 126 1,257 ∞ positions a turn"
 
