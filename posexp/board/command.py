@@ -283,6 +283,8 @@ def verify(args: argparse.Namespace, suite: Suite) -> None:
   given += [o.input_line for o in args.overrides]
   if given:
     raise UserError(f"{given[0]}: --verify takes what was trained from the file; leave it out")
+  if suite.own:  # its tasks may be of these files
+    plugins.load(args.plugins)
   for line in verification.verify(args.verify, args.plugins, suite, args.records, args.out):
     print(line, flush=True)
   if args.plugins:

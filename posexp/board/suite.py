@@ -129,6 +129,7 @@ class Suite:
   quick: Budget
   frozen: dict[str, Any]  # digests of test examples, and what calibration compares
   rows: dict[str, str] = dataclasses.field(default_factory=dict)  # "rope rope.p=0.25", by name
+  own: bool = False  # not one that posexp brings
 
   @classmethod
   def read(cls, file: Path) -> Suite:
@@ -153,7 +154,8 @@ class Suite:
         name: dataclasses.replace(column, examples=digests.get(name), budget=budget)
         for name, column in columns.items()
       }
-      return cls(str(given["suite"]), columns, whole, quick, frozen, given.get("rows") or {})
+      rows, own = given.get("rows") or {}, file.parent != FOLDER
+      return cls(str(given["suite"]), columns, whole, quick, frozen, rows, own)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
 
@@ -161,7 +163,7 @@ class Suite:
     """Return the suite with more columns; rows keep their results in the others."""
     budget = self.whole.plain
     more = {name: dataclasses.replace(_column(name, given[name]), budget=budget) for name in given}
-    return dataclasses.replace(self, columns=self.columns | more)
+    return dataclasses.replace(self, columns=self.columns | more, own=True)
 
   def budget(self, quick: bool) -> Budget:
     return self.quick if quick else self.whole

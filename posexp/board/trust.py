@@ -24,13 +24,13 @@ from posexp.board.rows import work
 from posexp.board.standings import Cell, Standing
 from posexp.board.suite import TRACKS, Column, Suite, beginning_of
 from posexp.config import command_line, resolve, show
-from posexp.config.command_line import typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError, counted
 from posexp.reporting.significance import estimate
 from posexp.runs import Run, read_run
 from posexp.runs.context_losses import with_context_losses
 from posexp.sweeps import jobs
+from posexp.sweeps.launch import typed_for
 from posexp.sweeps.supervise import carry_out
 from posexp.sweeps.sweep import DONE, WAITING, Member, Sweep, Train
 

@@ -25,12 +25,13 @@ from posexp.board.rows import Row, cores
 from posexp.board.standings import about_row
 from posexp.board.suite import TRACKS, Column, Suite
 from posexp.board.trust import agrees, check_properties, config_of
-from posexp.config import show
+from posexp.config import plugins, show
 from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
+from posexp.runs.identity import settings
 from posexp.runs.records import read_records
 from posexp.training.setup import Setup
 
@@ -46,7 +47,7 @@ def verify(
 
   Args:
     file: the records of the entry.
-    files: its plugins, which are not loaded here.
+    files: its plugins, which are loaded here for a suite of one's own alone.
     suite: that of the entry.
     published: the folder of published rows.
     out: a folder for the runs that are trained again.
@@ -63,7 +64,7 @@ def verify(
       with _saying(name):
         _check_column(suite, name, about, [run for run in every if run.task == name])
     yield f"options   those of the suite {suite.name} in {counted(len(every), 'run')}"
-    if files:
+    if about["code"]:
       check_properties(about["encoding"], about["options"], files)
     finals = [number for number, run in enumerate(every) if not run.trial]
     drawn = random.SystemRandom().sample(finals, min(AGAIN, len(finals)))
@@ -101,7 +102,7 @@ def _check_row(
       f"its encoding {about['encoding']} is of the file {code['file']}; name it, with "
       f"plugins={code['file']}"
     )
-  if files and code is None:
+  if files and code is None and not suite.own:
     raise UserError(f"the entry used posexp's own code: leave plugins={near(files[0])} out")
   if code and code["sha256"] not in own:
     raise UserError(f"{near(files[0])} is not the code that was trained")
@@ -120,9 +121,11 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
     raise UserError("it is no column of the suite")
   if (digest := about["columns"].get(name)) != column.digest:
     raise UserError(f"it was trained in {digest}, and the column of the suite is {column.digest}")
+  plugins.check("task", runs[0].config)
   config = config_of(column, "none", 0)
   column.check_examples(config)
-  asked = flat(Setup.of(config).config)
+  whole = Setup.of(config).config
+  asked = flat(whole) | settings(whole)  # which has the digests of a task's file, too
   free = {"encoding", "train.learning_rate", *(o.key_or_group for o in read(about["options"]))}
   sha256 = (about["code"] or {}).get("sha256")
   budget = suite.budget(about["quick"])
@@ -134,6 +137,8 @@ def _check_column(suite: Suite, name: str, about: dict[str, Any], runs: Sequence
   for run in runs:
     if (rate := run.settings["train.learning_rate"]) not in rates:
       raise UserError(f"{_named(run)} has train.learning_rate={show(rate)}, not of {show(rates)}")
+    if run.trial and any(run.score(side.score) is not None for side in column.sides.values()):
+      raise UserError(f"{_named(run)} is a trial, and has a test score")
     for key, value in run.settings.items():
       own = key in free or key.startswith(f"{run.encoding}.")
       if not own and asked.get(key) != value:
@@ -165,12 +170,12 @@ def train_again(
   file: Path, numbers: Sequence[int], place: Path, files: Sequence[Path]
 ) -> list[Run]:
   """Train rows of a file of records again, each in a process of its own; return the runs."""
-  plugins = [f"plugins={show([str(path) for path in files])}"] if files else []
+  named = [f"plugins={show([str(path) for path in files])}"] if files else []
 
   def train(number: int) -> Run:
     source = f"{file}:{number}"
     digest = hashlib.sha256(file.read_bytes() + str(number).encode()).hexdigest()[:12]
-    own = [f"runs={show(str(place / digest))}", "tracker=none", *plugins]
+    own = [f"runs={show(str(place / digest))}", "tracker=none", *named]
     words = [sys.executable, "-m", "posexp.train", "--again", source, *own]
     env = os.environ | {"NPROC": "1"}  # by which the last digits do not depend on other runs
     done = subprocess.run(words, capture_output=True, text=True, env=env)
@@ -194,7 +199,9 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
   for side, of in column.sides.items():
     said, trained_again = before.score(of.score), now.score(of.score)
     values = [value for run in alike if (value := run.score(of.score)) is not None]
-    close = said == trained_again or abs(said - trained_again) <= SAME * max(1.0, abs(said))
+    if said is None:
+      raise UserError(f"it has no {of.score}")
+    close = trained_again is not None and abs(said - trained_again) <= SAME * max(1.0, abs(said))
     if not close and (
       _place(before) == _place(now) or not agrees(trained_again, values, column, side, 2 * AGAIN)
     ):

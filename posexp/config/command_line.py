@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,33 +239,6 @@ def _sections() -> set[str]:
   """Return the keys under which there are options."""
   own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
   return {*SECTIONS, *own, *NULLABLE, *tracker_variables(), *map(str, config.encodings_node())}
-
-
-def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
-  """Return the options, as they are typed, in which a run's config differs from the defaults.
-
-  Raises:
-    UserError: an option does not exist any more; the message has its value.
-  """
-  name, kind = str(run["task"]["name"]), run["task"]["kind"]
-  named = (config.CONFIGS / "task" / f"{name}.yaml").exists()
-  typed_options = {"encoding": run["encoding"], "task": name if named else kind}
-  if (backbone := (run.get("model") or {}).get("backbone", "transformer")) != "transformer":
-    typed_options["model"] = backbone
-  composed = config.resolve(compose([f"{key}={value}" for key, value in typed_options.items()]))
-  for section in (*SECTIONS, "positions", run["encoding"]):
-    defaults = composed.get(section) or {}
-    for key, value in (run.get(section) or {}).items():
-      if key not in defaults:
-        gone = f"{section}.{key}={show(value)}"
-        raise UserError(f"{gone}, an option that this version does not have")
-      if value != defaults[key]:
-        typed_options[f"{section}.{key}"] = show(value)
-  if "task.train" in typed_options:  # which would give the task its name
-    typed_options.setdefault("task.name", show(name))
-  if (init := run.get("init")) is not None:
-    typed_options["init"] = show(init["path"])
-  return typed_options | ({"seed": show(run["seed"])} if run["seed"] else {})
 
 
 def _choice(o: Override) -> str:

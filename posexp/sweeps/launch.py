@@ -6,8 +6,9 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import configure_log
@@ -16,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from posexp.config import command_line, options, plugins, resolve, show
 from posexp.config.arguments import flush_output, say, status_of
 from posexp.config.checks import typed
-from posexp.config.command_line import compose, typed_for
+from posexp.config.command_line import compose
+from posexp.config.composed import SECTIONS
 from posexp.config.help import help_text
 from posexp.config.overrides import read
 from posexp.errors import UserError, no_folder, writing
@@ -188,6 +190,43 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
     said += _differences(run, [*kept, *(o.input_line for o in given if not o.is_sweep_override())])
   print(*(f"posexp: {line}" for line in said), sep="\n", file=sys.stderr)
   return read(words)
+
+
+def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
+  """Return the options, as they are typed, in which a run's config differs from the defaults.
+
+  Raises:
+    UserError: an option does not exist any more; the message has its value.
+  """
+  name, kind = str(run["task"]["name"]), run["task"]["kind"]
+  named = (plugins.CONFIGS / "task" / f"{name}.yaml").exists()
+  typed_options = {"encoding": run["encoding"], "task": name if named else kind}
+  if (backbone := (run.get("model") or {}).get("backbone", "transformer")) != "transformer":
+    typed_options["model"] = backbone
+  train = run.get("train") or {}
+  presets: list[dict[str, str]] = [{}]
+  if train.get("steps") is not None:  # beside which no epochs can be typed
+    files = sorted((plugins.CONFIGS / "train").glob("*.yaml"))
+    presets += [*({"train": file.stem} for file in files), {}]
+  for preset in presets:
+    words = [f"{key}={value}" for key, value in (typed_options | preset).items()]
+    composed = resolve(compose(words))
+    if composed["train"]["epochs"] == train.get("epochs"):
+      break
+  typed_options |= preset
+  for section in (*SECTIONS, "positions", run["encoding"]):
+    defaults = composed.get(section) or {}
+    for key, value in (run.get(section) or {}).items():
+      if key not in defaults:
+        gone = f"{section}.{key}={show(value)}"
+        raise UserError(f"{gone}, an option that this version does not have")
+      if value != defaults[key]:
+        typed_options[f"{section}.{key}"] = show(value)
+  if "task.train" in typed_options:  # which would give the task its name
+    typed_options.setdefault("task.name", show(name))
+  if (init := run.get("init")) is not None:
+    typed_options["init"] = show(init["path"])
+  return typed_options | ({"seed": show(run["seed"])} if run["seed"] else {})
 
 
 def _trained_by(run: Run) -> str:

@@ -75,6 +75,19 @@ REFUSED = {
   "a result that is missing": (lambda e: e.runs.remove(e.final), "6 trials and 5 results"),
   "a seed twice": (lambda e: e.replace(e.results[1], e.final), "in each track, each once"),
   "damaged examples": (lambda e: e.final.examples.update(test=3), "scores of examples are damaged"),
+  "a result without its score": (
+    lambda e: [run.summary.pop("test/exact_match") for run in e.results],
+    "it has no test/exact_match",
+  ),
+  "a trial that was tested": (
+    lambda e: e.trial.summary.update({"test/exact_match": 0.5}), "is a trial, and has a test score"
+  ),
+  "a task of another file": (
+    lambda e: e.runs[0].config.update(
+      plugins={"task": {"name": "last", "path": "last.py", "sha256": "0"}}
+    ),
+    "name that file, with plugins=last.py",
+  ),
   "an option of the task": (
     lambda e: (setattr(e, "name", "x"), e.about.update(name="x", options=["task.longest=3"])),
     "task.longest=3: the suite says what is trained",
@@ -104,6 +117,7 @@ def test_a_published_row_has_the_options_of_its_suite(monkeypatch, name, column)
 def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypatch):
   typed("encoding=mine", "plugins=mine.py", "--columns", "copy")
   home.checked.clear()
+  monkeypatch.setattr("posexp.board.suite.FOLDER", Path())  # as if posexp brought the suite
   verify = ("--verify", "out/mine.parquet", "plugins=mine.py")
   with monkeypatch.context() as patch:  # a plugin could change how its entry is read
     patch.setattr(plugins, "load", lambda files: pytest.fail("the plugin is loaded"))
@@ -132,6 +146,13 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypat
   Path("mine.py").write_text(PLUGIN + "# edited\n")
   with pytest.raises(UserError, match="is not the code that was trained"):
     typed(*verify)
+
+
+def test_a_plugin_may_have_the_tasks_of_a_suite_of_ones_own(home, capsys):
+  typed("encoding=rope", "--columns", "copy")
+  typed("--verify", "out/rope.parquet", "plugins=mine.py")
+  assert "out/rope.parquet is in order" in capsys.readouterr().out
+  assert not home.checked
 
 
 WORKFLOW = Path(__file__).parents[2] / ".github/workflows/entries.yml"

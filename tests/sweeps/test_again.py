@@ -12,12 +12,12 @@ import yaml
 from seed import SEED
 
 from posexp.config import resolve
-from posexp.config.command_line import compose, typed_for
+from posexp.config.command_line import check_heeded, compose
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder, read_run, read_runs
 from posexp.runs.records import read_records, recorded, write_records
-from posexp.sweeps.launch import again
+from posexp.sweeps.launch import again, typed_for
 from posexp.training import costs
 from posexp.training.setup import Setup
 
@@ -41,11 +41,18 @@ def stood_for(found):
   return shlex.split(line[1])
 
 
-def test_a_task_that_is_called_as_its_kind_is_called_so_again():
-  typed = ["task=translation", "task.train=pairs.csv", "task.name=translation", "encoding=rpr"]
-  config = resolve(compose(typed))
-  assert typed_for(config)["task.name"] == "translation"
+@pytest.mark.parametrize(
+  ("typed", "word"),
+  [
+    ("task=translation task.train=pairs.csv task.name=translation", "task.name=translation"),
+    ("task=mr train=diagnostic train.steps=6", "train=diagnostic"),  # with epochs of its own
+  ],
+)
+def test_what_a_config_is_typed_as_is_the_same_run_and_can_be_typed(typed, word):
+  config = resolve(compose([*typed.split(), "encoding=rpr"]))
   lines = [f"{key}={value}" for key, value in typed_for(config).items()]
+  assert word in lines
+  check_heeded(read(lines), ["rpr"])
   assert digest(resolve(compose(lines))) == digest(config)
 
 
