@@ -287,7 +287,8 @@ def check(group: str, config: Mapping[str, Any]) -> None:
 def explained(config: Mapping[str, Any]) -> Iterator[None]:
   """Turn an exception of Python that comes from a plugin into a UserError.
 
-  It names the plugin's line in the traceback; without one, the first plugin that `config` records.
+  It names the plugin's line in the traceback; without one, the plugins that `config` records and the
+  source of its weights, of which one is meant.
   """
   try:
     yield
@@ -295,10 +296,15 @@ def explained(config: Mapping[str, Any]) -> Iterator[None]:
     for plugin in _found.values():
       if line := _line(error, plugin.file):
         raise UserError(f"{near(plugin.file)}, line {line}: {_said(error)}") from error
-    for group, used in config.get("plugins", {}).items():
-      name = f"{group} {used['name']} of {near(Path(used['path']))}"
-      raise UserError(f"{name}: {_said(error)}") from error
-    raise
+    used = [(k, v["name"], Path(v["path"])) for k, v in config.get("plugins", {}).items()]
+    init = config.get("init") or ""
+    prefix = str(init if isinstance(init, str) else init["path"]).partition(":")[0]
+    if (own := found("source").get(prefix)) is not None:
+      used.append(("source", own.name, own.file))
+    if not used:
+      raise
+    names = (f"{group} {name} of {near(file)}" for group, name, file in used)
+    raise UserError(f"{' or '.join(names)}: {_said(error)}") from error
 
 
 def _execute(path: Path, source: bytes, name: str) -> ModuleType:

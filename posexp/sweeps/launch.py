@@ -122,8 +122,9 @@ def _of_source(typed: list[Override]) -> list[Override]:
     return typed
   from posexp.training.sources import source  # slow to import
 
-  released = source(names[-1])
-  return typed if released is None else read(released.overrides([o.input_line for o in typed]))
+  with plugins.explained({"init": names[-1]}):
+    released = source(names[-1])
+    return typed if released is None else read(released.overrides([o.input_line for o in typed]))
 
 
 def _log_as(cfg: DictConfig) -> list[OSError]:

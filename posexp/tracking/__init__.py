@@ -25,6 +25,8 @@ def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
   table, trackers = plugins.table("tracker", TRACKERS), {}
   for name, options in (config.get("tracker") or {}).items():
     cls = look_up(table, name, "tracker")
+    if not issubclass(cls, Tracker):
+      raise UserError(f"tracker {name}: the class {cls.__name__} must inherit posexp.Tracker")
     section = cls.section or f"tracker.{name}"
     try:
       trackers[name] = build(cls, options, section)

@@ -7,6 +7,7 @@ folder gets: rows of metrics, the result and some predictions.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import logging
@@ -80,7 +81,7 @@ class Tracker:
     Raises:
       UserError: the run cannot be opened. It is not trained then.
     """
-    raise NotImplementedError
+    raise NotImplementedError("a tracker must have a method open")
 
 
 class Trackers(contextlib.AbstractContextManager):
@@ -94,10 +95,13 @@ class Trackers(contextlib.AbstractContextManager):
   ):
     """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
     self._opened: dict[str, TrackedRun] = {}
+    self.lines: dict[str, str] = {}
     try:
       for name, tracker in trackers.items():
         try:
-          self._opened[name] = tracker.open(run, *about)
+          opened = tracker.open(run, *about)
+          self.lines[name] = opened.line  # which what a user's own returns may lack
+          self._opened[name] = opened
         except (UserError, OSError):
           raise
         except Exception as error:  # a mistake in a tracker of the user's own
@@ -105,7 +109,6 @@ class Trackers(contextlib.AbstractContextManager):
     except BaseException:
       self._each("close", 1)  # those that were open before
       raise
-    self.lines = {name: each.line for name, each in self._opened.items()}
 
   def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
     code = error.code if isinstance(error, SystemExit) else error is not None
@@ -114,7 +117,7 @@ class Trackers(contextlib.AbstractContextManager):
   def _each(self, method: str, *args: Any) -> None:
     for name, tracked in list(self._opened.items()):
       try:
-        getattr(tracked, method)(*args)
+        getattr(tracked, method)(*map(copy.copy, args))  # which it may change
       except Exception as error:  # which may be of any class
         del self._opened[name]
         log.warning("%s gets no more of this run: %s", name, tracked.failed(error))

@@ -30,7 +30,7 @@ from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory, mesh_for, most_devices, prepare
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
-from posexp.training.sources import source
+from posexp.training.sources import record_of, source
 from posexp.training.step import Program, parameters, program
 
 PER_TOKEN = 8  # vectors that a layer keeps of each token for its gradient, at the least
@@ -54,7 +54,7 @@ class Setup(NamedTuple):
     parent = None
     if isinstance(init := config.get("init"), str):
       if (released := source(init)) is not None:
-        config = {**config, "init": released.record()}
+        config = {**config, "init": record_of(released)}
       else:
         path = _trained_by(init, config["runs"]) if parents.is_command(init) else init
         config, parent = parents.resolved({**config, "init": path})

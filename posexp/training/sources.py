@@ -27,7 +27,7 @@ class Source:
     """Return the record for a run's config: the `path` to find the model again, with the prefix;
     `run`, a short name for the run's digest; and `results`, a digest of all weights.
     """
-    raise NotImplementedError
+    raise NotImplementedError("a source must have a method record")
 
   def weights(self, task: Task, folder: Path, labels: Sequence[str]) -> Mapping[str, Any]:
     """Return the weights, which may be read as late as `np.asarray` asks for them.
@@ -40,7 +40,7 @@ class Source:
     Returns:
       Arrays, or what has a `shape` and becomes one, by the paths of parameters: "stack/embed".
     """
-    raise NotImplementedError
+    raise NotImplementedError("a source must have a method weights")
 
   def overrides(self, typed: Sequence[str]) -> list[str]:
     """Return the options of a run that starts from the model, `typed` ones last."""
@@ -77,6 +77,16 @@ def source(name: Any) -> Source | None:
   prefix, colon, _ = str(name).partition(":")
   kind = plugins.table("source", {}).get(prefix) if colon else None
   return None if kind is None else kind(str(name))
+
+
+def record_of(model: Source) -> dict[str, str]:
+  """Return the record of a model; raise TypeError if it is none."""
+  record = model.record()
+  if not isinstance(record, dict) or not all(
+    isinstance(record.get(key), str) for key in ("path", "run", "results")
+  ):
+    raise TypeError(f"record must return texts by the names path, run and results, not {record!r}")
+  return record
 
 
 def path_of(parameter: str) -> str:

@@ -19,6 +19,7 @@ from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, make_encoding
 from posexp.errors import UserError
 from posexp.runs import digest
+from posexp.train import train
 from posexp.training.optimizer import make_optimizer
 from posexp.training.setup import Setup
 
@@ -225,6 +226,20 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   own["encoding"] = [EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings")]
   with pytest.raises(UserError, match=r"posexp\.moved:Distance is gone since .* pip install -e "):
     plugins.table("encoding", {})
+
+
+@pytest.mark.parametrize(
+  ("body", "message"),
+  [
+    ("record = lambda self: None", "texts by the names path, run and results, not None"),
+    ("pass", "a source must have a method record"),
+    ("__init__ = lambda self: None", "takes 1 positional argument but 2 were given"),
+  ],
+)
+def test_a_mistake_in_a_source_of_ones_own_names_its_file(tmp_path, body, message):
+  write("mine.py", f"import posexp\nclass A(posexp.Source):\n  {body}\nSOURCES = {{'a': A}}")
+  done = order.command("plugins=mine.py", "init=a:b", job=train)
+  assert re.fullmatch(f"posexp: error: source a of mine.py: .*{message}\n", done.err)
 
 
 MINE = """\

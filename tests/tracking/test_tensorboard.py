@@ -131,6 +131,7 @@ class Full(TrackedRun):
   """One whose disk is full."""
 
   def log(self, step, metrics):
+    metrics.clear()  # which is seen here alone
     raise OSError("no space left")
 
   def close(self, status):
@@ -143,7 +144,8 @@ def test_one_that_fails_costs_neither_the_run_nor_the_others(capsys, caplog):
     assert opened.lines == {"full": "there", "rows": "here"}
     opened.log(1, {"train/loss": 0.5})
     opened.log(2, {"train/loss": 0.4})
-  assert len(capsys.readouterr().out.splitlines()) == 2
+  said = capsys.readouterr().out
+  assert (len(said.splitlines()), said.count("train/loss")) == (2, 2)
   [record] = caplog.records
   assert record.getMessage() == "full gets no more of this run: OSError: no space left"
 
@@ -164,15 +166,22 @@ def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
   assert digest(config) == digest(resolve(compose()))
 
 
-def test_a_mistake_in_a_tracker_of_ones_own_costs_no_run(caplog):
+@pytest.mark.parametrize(
+  ("opened", "said"),
+  [
+    (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+    (lambda: None, "AttributeError: 'NoneType' object has no attribute 'line'"),
+  ],
+)
+def test_a_mistake_in_a_tracker_of_ones_own_costs_no_run(caplog, opened, said):
   class Broken(Tracker):
     def open(self, run, config, facts):
-      raise ZeroDivisionError("planted")
+      return opened()
 
   with Trackers({"broken": Broken()}, None, {}, {}) as opened:
     opened.log(1, {"train/loss": 0.5})
   [record] = caplog.records
-  assert record.getMessage() == "broken gets nothing of this run: ZeroDivisionError: planted"
+  assert record.getMessage() == f"broken gets nothing of this run: {said}"
 
 
 def test_a_tracker_that_cannot_be_opened_ends_those_before_it():
