@@ -287,8 +287,8 @@ def check(group: str, config: Mapping[str, Any]) -> None:
 def explained(config: Mapping[str, Any]) -> Iterator[None]:
   """Turn an exception of Python that comes from a plugin into a UserError.
 
-  It names the plugin's line in the traceback; without one, the plugins that `config` records and the
-  source of its weights, of which one is meant.
+  It names the plugin's line in the traceback; without one, the plugins that `config` records, and
+  the source of its weights, of which one is meant.
   """
   try:
     yield

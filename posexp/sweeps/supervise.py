@@ -31,6 +31,7 @@ from posexp.sweeps.sweep import (
   ELSEWHERE,
   FAILED,
   RUNNING,
+  STATES,
   Member,
   Report,
   Sweep,
@@ -72,7 +73,7 @@ def trainer_for(
   if (kind := plugins.table("launcher", {}).get(launcher)) is not None:
     own = kind()
     own.check(cfg)
-    return lambda members: own.train(members, cfg), True
+    return lambda members: _reports(own, launcher, [*members], cfg), True
   if launcher != "basic":
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
     return lambda members: train_by_launcher(members, train, cfg, fixed), False
@@ -81,6 +82,21 @@ def trainer_for(
     return lambda members: train_here(members, train, before), False
   bound_to = devices(workers, runs)
   return lambda members: train_in_workers(members, train, bound_to, cfg), True
+
+
+def _reports(
+  own: Launcher, name: str, members: Sequence[Member], cfg: DictConfig
+) -> Iterator[Report | None]:
+  """Yield what a launcher reports, which may be one of the user's own."""
+  plugin = plugins.found("launcher").get(name)
+  used = {"launcher": {"name": name, "path": plugin.file}} if plugin else {}
+  with plugins.explained({"plugins": used}), contextlib.closing(own.train(members, cfg)) as reports:
+    for report in reports:
+      if report is not None and report[1] not in STATES:
+        raise ValueError(f"the state of a run is one of {', '.join(STATES)}, not {report[1]!r}")
+      if used and report and report[1] == DONE and not report[0].finished:
+        report = report[0], FAILED, f"{name} says done, and there is no result"
+      yield report
 
 
 def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -> Iterator[Report]:
@@ -182,13 +198,15 @@ class Launcher:
   def train(self, members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
     """Train runs; yield each change of a run's state, and None after a moment without one.
 
+    A change is the run, its state ("running", "done", "failed" or "waiting"), and why, or "".
+
     When it is closed early, jobs are saved first, or go on by themselves.
     """
-    raise NotImplementedError
+    raise NotImplementedError("a launcher must have a method train")
 
   def work(self, train: Train, place: Path) -> int:
     """Train the run of a job in the folder that its variable names; return the exit status."""
-    raise NotImplementedError
+    raise NotImplementedError("a launcher must have a method work")
 
 
 def job() -> tuple[Launcher, Path] | None:

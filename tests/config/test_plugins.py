@@ -242,6 +242,31 @@ def test_a_mistake_in_a_source_of_ones_own_names_its_file(tmp_path, body, messag
   assert re.fullmatch(f"posexp: error: source a of mine.py: .*{message}\n", done.err)
 
 
+@pytest.mark.parametrize(
+  ("body", "message"),
+  [
+    ("pass", "launcher mine of mine.py: NotImplementedError: a launcher must have a method train"),
+    (
+      "train = lambda self, runs, cfg: (each for each in [(runs[0], 'DONE', '')])",
+      "the state of a run is one of ",
+    ),
+    (
+      "train = lambda self, runs, cfg: (each for each in [(runs[0], 'done', '')])",
+      "error: 1 of 2 runs failed",
+    ),
+  ],
+)
+def test_a_mistake_in_a_launcher_of_ones_own_is_told(tmp_path, body, message):
+  (tmp_path / "options/hydra/launcher").mkdir(parents=True)
+  write("options/hydra/launcher/mine.yaml", "queue: long\n")
+  tables = "LAUNCHERS = {'mine': A}\nCONFIGS = 'options'"
+  write(
+    "mine.py", f"import posexp\nclass A(posexp.Launcher):\n  variable = 'A'\n  {body}\n{tables}"
+  )
+  done = order.command("-m", "seed=0,1", "hydra/launcher=mine", "plugins=mine.py")
+  assert message in done.err
+
+
 MINE = """\
 import optax
 import posexp
