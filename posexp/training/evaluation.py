@@ -64,7 +64,7 @@ class Snapshot(NamedTuple):
       for batch, _ in shard(batches, self.program.mesh):
         if carry is None:
           carry = self.program.carry(len(batch["mask"]))
-        output, carry = self.program.predict(self.state, batch, carry, term_scale)
+        output, carry = self._alone(self.program.predict(self.state, batch, carry, term_scale))
         yield batch, output
 
     return self.finite(gathered(outputs()), split)
@@ -76,14 +76,17 @@ class Snapshot(NamedTuple):
   ) -> Outputs:
     """Map batches, like `predict`, by any `function(params, settings, batch)` -> arrays [B,...]."""
     params, settings = self.state.params, self.state.settings
-    on_cpu = self.program.mesh.size == 1 and self.program.mesh.devices.flat[0].platform == "cpu"
+    one = self.program.mesh.size == 1
+
+    def mapped(batch: dict[str, Array]) -> dict[str, Array]:
+      return self._alone(function(params, settings, batch))
 
     def found() -> Iterator[tuple[Batch, dict[str, Array]]]:
       # Few batches are on the device at once, however many there are.
       begun: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
-      with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
+      with ThreadPoolExecutor(AT_ONCE if one and self._on_cpu else 1) as threads:
         for batch, _ in shard(batches, self.program.mesh):
-          begun.append((batch, threads.submit(function, params, settings, batch)))
+          begun.append((batch, threads.submit(mapped, batch)))
           if len(begun) > AT_ONCE:
             batch, outputs = begun.popleft()
             yield batch, outputs.result()
@@ -91,6 +94,19 @@ class Snapshot(NamedTuple):
           yield batch, outputs.result()
 
     return self.finite(gathered(found()))
+
+  @property
+  def _on_cpu(self) -> bool:
+    return self.program.mesh.devices.flat[0].platform == "cpu"
+
+  def _alone(self, outputs: Any) -> Any:
+    """Return what was computed; where a CPU is several devices, wait until it is there.
+
+    Each device takes one of XLA's threads until the others arrive where rows are gathered. With
+    several programs on their way, each may wait for a thread that another has, for ever.
+    """
+    wait = self._on_cpu and self.program.mesh.size > 1
+    return jax.block_until_ready(outputs) if wait else outputs
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
     """Return the outputs; raise NotFinite where a number of them is not finite."""

@@ -2,6 +2,7 @@
 
 import jax
 import pytest
+from states import python
 
 from posexp.errors import UserError
 from posexp.training import devices
@@ -36,3 +37,40 @@ def test_numbers_of_a_run_do_not_depend_on_settings_of_jax():
   finally:
     for name, value in given.items():
       jax.config.update(name, value)
+
+
+GATHERING = """
+import types
+import jax, jax.numpy as jnp, numpy as np
+from posexp.training.devices import by_rows, mesh_for, prepare, replicated
+from posexp.training.evaluation import Snapshot
+
+prepare()
+mesh = mesh_for(np.array([64]), most=2)
+
+@jax.jit
+def centered(params, settings, batch):
+  rows = jax.lax.with_sharding_constraint(batch["x"], replicated(mesh))
+  rows = jnp.tanh(rows @ params) - rows.mean(0)
+  return {"x": jax.lax.with_sharding_constraint(rows, by_rows(mesh))}
+
+x, index = np.ones((64, 256), np.float32), np.arange(64)
+batch = {"x": x, "mask": x > 0, "index": index}
+program = types.SimpleNamespace(
+  mesh=mesh, carry=lambda rows: (),
+  predict=lambda state, batch, carry, scale: (centered(state.params, None, batch), carry),
+)
+params = jax.device_put(x.T @ x, replicated(mesh))
+snapshot = Snapshot(program, types.SimpleNamespace(params=params, settings=None), 64)
+for found in (snapshot.predict([batch] * 200), snapshot.map(centered, [batch] * 200)):
+  print(mesh.size, len(found["x"]))
+"""
+
+
+def test_batches_whose_rows_are_gathered_by_two_devices_do_not_wait_for_each_other():
+  command = python(GATHERING, NPROC="2", XLA_FLAGS="")
+  try:
+    said = command.communicate(timeout=30)
+  finally:
+    command.kill()
+  assert said[0] == "2 12800\n" * 2, said[1]
