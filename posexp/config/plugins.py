@@ -139,6 +139,10 @@ def load(files: Iterable[str | Path]) -> None:
     sha256 = hashlib.sha256(source).hexdigest()
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
+    if b"jax" in source:
+      from posexp.training.devices import prepare  # slow to import
+
+      prepare(find=False)  # an array of the file's own, as jnp.arange(4), takes a device
     module = _execute(path, source, f"posexp_plugin_{sha256[:12]}")
     tables = {group: getattr(module, row.table, {}) for group, row in GROUPS.items()}
     if isinstance(folder := tables["config"], str | Path):

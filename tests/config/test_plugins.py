@@ -13,6 +13,7 @@ import order
 import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
+from states import python
 
 from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
@@ -193,6 +194,14 @@ def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, f
   assert loaded == files
   with pytest.raises(UserError, match=r"write a list, plugins=\[a\.py,b\.py\]"):
     command_line.parse(["plugins=", "encoding=rpr"])
+
+
+def test_an_array_of_a_plugins_own_leaves_a_cpu_as_many_devices_as_cores(tmp_path):
+  (tmp_path / "own.py").write_text("import jax.numpy as jnp\nA = jnp.arange(4)\nTASKS = {'a': A}\n")
+  code = "import sys, jax; from posexp.config import plugins\ntry: plugins.load(sys.argv[1:])\n"
+  code += "finally: print(jax.local_device_count())"
+  command = python(code, str(tmp_path / "own.py"), NPROC="3", XLA_FLAGS="")
+  assert command.communicate()[0] == "3\n"
 
 
 def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_path):
