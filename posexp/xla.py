@@ -1,5 +1,6 @@
-"""The flag of XLA without which JAX 0.10.2 sums wrongly on a CPU."""
+"""What XLA is told before JAX uses a CPU: how to sum, and how many devices it is."""
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -11,6 +12,7 @@ SET = f"{FLAG}=-reduce"
 # Versions of jaxlib that need it, from the first on and below the second. XLA ends a process that
 # gives it a flag it does not know, which later versions may not.
 WRONG = (0, 10, 2), (0, 11, 1)
+HOST_DEVICES = "xla_force_host_platform_device_count"
 
 
 def sum_rightly() -> None:
@@ -40,3 +42,18 @@ def sum_rightly() -> None:
 
 def _warn(version: str, way_out: str) -> None:
   warnings.warn(f"jaxlib {version} gets some sums wrong on a CPU: {way_out}", stacklevel=4)
+
+
+def cores() -> int:
+  """Count the cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def a_device_for_each_core() -> None:
+  """Have JAX take a CPU as one device for each core, or NPROC, unless XLA_FLAGS says how many."""
+  import jax
+
+  count = os.environ.get("NPROC", f"{cores()}")
+  if HOST_DEVICES not in os.environ.get("XLA_FLAGS", "") and count.isdecimal() and int(count):
+    with contextlib.suppress(RuntimeError):  # JAX has begun to use them
+      jax.config.update("jax_num_cpu_devices", int(count))

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from posexp import xla
 from posexp.config.checks import typed
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
@@ -139,10 +140,8 @@ def load(files: Iterable[str | Path]) -> None:
     sha256 = hashlib.sha256(source).hexdigest()
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
-    if b"jax" in source:
-      from posexp.training.devices import prepare  # slow to import
-
-      prepare(find=False)  # an array of the file's own, as jnp.arange(4), takes a device
+    if b"jax" in source:  # an array of the file's own, as jnp.arange(4), begins to use devices
+      xla.a_device_for_each_core()
     module = _execute(path, source, f"posexp_plugin_{sha256[:12]}")
     tables = {group: getattr(module, row.table, {}) for group, row in GROUPS.items()}
     if isinstance(folder := tables["config"], str | Path):

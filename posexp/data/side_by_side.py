@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
+from posexp.xla import cores
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -53,11 +55,6 @@ def mapped(
       asked.append((worker, item))
     for each in asked:
       yield _answer(*each, here)
-
-
-def cores() -> int:
-  """Count the cores that this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:

@@ -19,15 +19,14 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posexp import memory, reading, storage
+from posexp import memory, reading, storage, xla
 from posexp.data.batches import Batch
-from posexp.data.side_by_side import cores
 from posexp.errors import UserError, counted
+from posexp.xla import HOST_DEVICES
 
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
-HOST_DEVICES = "xla_force_host_platform_device_count"
 WIDEST, LENGTHS = 256, range(128, 513)  # of models and texts for which a CPU works as two devices
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
@@ -59,11 +58,9 @@ def prepare(find: bool = True) -> None:
     jax.config.update(name, value)
   # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-  if not (count := os.environ.get("NPROC", f"{cores()}")).isdecimal() or not int(count):
+  if not (count := os.environ.get("NPROC", f"{xla.cores()}")).isdecimal() or not int(count):
     raise UserError(f"NPROC={count}: set it to a number of cores, 1 or more, or unset it")
-  if HOST_DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    with contextlib.suppress(RuntimeError):  # an earlier run of this process has begun to use them
-      jax.config.update("jax_num_cpu_devices", int(count))
+  xla.a_device_for_each_core()
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
