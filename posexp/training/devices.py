@@ -27,7 +27,7 @@ from posexp.xla import HOST_DEVICES
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
-WIDEST, LENGTHS = 256, range(128, 513)  # of models and texts for which a CPU works as two devices
+WIDEST, LENGTHS = 256, range(256, 513)  # of models and texts for which a CPU works as two devices
 SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 

@@ -72,7 +72,7 @@ def test_every_device_that_divides_a_batch_is_used(eight):
 def test_a_cpu_is_as_many_devices_as_are_asked_for_or_suit_the_sizes(eight, monkeypatch):
   assert most_devices() == 8  # that XLA_FLAGS asks for
   monkeypatch.setenv("XLA_FLAGS", "")
-  sizes = [(64, 32), (64, 127), (64, 128), (256, 512), (257, 256), (64, 513)]
+  sizes = [(64, 32), (64, 255), (64, 256), (256, 512), (257, 256), (64, 513)]
   assert [most_devices("auto", *size) for size in sizes] == [1, 1, 2, 2, 1, 1]
   assert (most_devices(), most_devices(8)) == (1, 8)
   assert len(mesh_for(np.array([6]), 1, most_devices(4))) == 3
