@@ -60,6 +60,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
 
   with plugins.explained(config), processes.explained():
     begun = costs.job_begins()
+    devices.prepare(find=False)  # which several processes do once they know of each other
     setup = Setup.of(config)
     config = setup.config
     task, trackers = setup.task, chosen(config)
@@ -73,7 +74,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun
     run = kind(path, config)
     if config["rerun"] or (summary := finished(task, path)) is None:
-      devices.find_devices()  # which several processes do once they know of each other
+      devices.find_devices()
       devices.check_cores(setup.training.cpu_devices)
       setup.check_fits(setup.least_parameters())
       with contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from posexp import xla
 from posexp.config import RunOptions, build, look_up, plugins, resolve, show
 from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.command_line import compose, explained
@@ -27,7 +28,7 @@ from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive, names_file
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
-from posexp.training.devices import check_memory, mesh_for, most_devices, prepare
+from posexp.training.devices import check_memory, mesh_for, most_devices
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
 from posexp.training.sources import record_of, source
@@ -50,7 +51,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Return the setup of a config; UserError for options that do not exist or do not suit."""
-    prepare(find=False)  # before anything asks JAX for a device
+    xla.a_device_for_each_core()  # before anything asks JAX for one
     parent = None
     if isinstance(init := config.get("init"), str):
       if (released := source(init)) is not None:
