@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import re
 import statistics
 import time
@@ -32,6 +31,7 @@ from posexp.sweeps import jobs, tuning
 from posexp.sweeps.supervise import trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
 from posexp.training.device_shares import devices
+from posexp.xla import cores
 
 OWN = ("positions", "model.logits_")  # options that a row may have, beside those of its encoding
 
@@ -302,11 +302,6 @@ def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., An
     lines.append(f"workers={len(bound) if bound[0] else min(cores(), count)}")
   given = read(lines)
   return trainer_for(train, count, command_line.shared(given), given)[0]
-
-
-def cores() -> int:
-  """Return how many cores this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train_cells(sweep: Remaining, count: int, overrides: Sequence[str], train: Train) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from posexp import reading
 from posexp.board.choices import FACTOR, Choice
-from posexp.board.rows import Row, cores
+from posexp.board.rows import Row
 from posexp.board.standings import about_row
 from posexp.board.suite import TRACKS, Column, Suite
 from posexp.board.trust import agrees, check_properties, config_of
@@ -34,6 +34,7 @@ from posexp.runs.context_losses import with_context_losses
 from posexp.runs.identity import settings
 from posexp.runs.records import read_records
 from posexp.training.setup import Setup
+from posexp.xla import cores
 
 SAME = 1e-6  # of scores on the same processor, with the same versions
 ENDS = ((min, -1), (max, 1))  # of the rates that are tried

@@ -16,8 +16,8 @@ from benchmarking import figure, rows
 from benchmarking.rows import Row
 from posexp import storage
 from posexp.analysis import plotting
-from posexp.data.side_by_side import cores
 from posexp.errors import writing
+from posexp.xla import cores
 
 NAME, ABOUT = "benchmark", "about.json"
 PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
