@@ -26,7 +26,7 @@ _HOMES = {
   "Attention": "posexp.models.layer",
   "Stack": "posexp.models.transformer",
   "Size": "posexp.models.transformer",
-  "load": "posexp.training.loaded",
+  "load": "posexp.released.loaded",
   "open_for": "posexp.training.restore",
   "Source": "posexp.training.sources",
   "Task": "posexp.tasks.contract",

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "context", "score", "lengths", "inspect", "check", "report", "compare",
-  "translate", "generate", "clean",
+  "train", "evaluate", "lengths", "inspect", "check", "report", "compare", "translate", "clean",
 )  # fmt: skip
 
 

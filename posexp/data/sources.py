@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import itertools
 import math
 import os
 import re
@@ -20,12 +19,8 @@ from posexp import storage
 from posexp.config import nearest
 from posexp.config.checks import only_with, typed
 from posexp.data import files, hub, separated
-from posexp.data.splits import SPLITS, Row, Rows, Split, key
+from posexp.data.splits import SPLITS, Row, Rows, Split
 from posexp.errors import UserError
-
-# Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
-# of the line where a row is empty.
-LINES = {"Salesforce/wikitext": b" \n"}
 
 UNCUT = 100_000  # letters of a text that task.max_length does not cut
 
@@ -45,13 +40,6 @@ class Sourced:
 
   def data_digest(self) -> str | None:
     return digest(self)
-
-
-class Texts(NamedTuple):
-  """The texts of a split, read once."""
-
-  parts: Iterator[bytes]  # its documents, or the blocks of its only one
-  single: bool  # whether there is but one
 
 
 def given(task) -> dict[str, str]:
@@ -112,7 +100,7 @@ def identity(task) -> str:
   if getattr(task, "package", None):
     content = f"{task.package}:{PACKAGES[task.package].sha256}"
   elif task.hub:
-    content = str(_query(task))
+    content = str(query(task))
   else:
     content = ":".join([str(digest(task)), *(str(getattr(task, each)) for each in task.columns)])
   return hashlib.sha256(content.encode()).hexdigest()
@@ -134,8 +122,8 @@ def rows(task) -> dict[str, Split]:
   parse = _labeled if "label" in task.columns else _pair
   parses: dict[str, Any] = {split: functools.partial(parse, task, split) for split in given(task)}
   if task.hub:
-    return hub.read(_query(task), parses, task.way_out)
-  return {split: functools.partial(_rows, task, split, parse) for split, parse in parses.items()}
+    return hub.read(query(task), parses, task.way_out)
+  return {split: functools.partial(parsed, task, split, parse) for split, parse in parses.items()}
 
 
 def places(task, split: str) -> Iterator[str]:
@@ -147,38 +135,7 @@ def places(task, split: str) -> Iterator[str]:
       yield from (f"{path}, {place}" for place, _ in files.records(path, wanted(task).values()))
 
 
-def documents(task) -> dict[str, Texts]:
-  """Return the documents of each split of a corpus; at least `train`.
-
-  Those of a package are distinct, and come in the order of their content hash.
-
-  Raises:
-    UserError: for what is missing or broken, most of it only while a split is read.
-  """
-  if task.package:
-    if PACKAGES[task.package] is REVIEWS:
-      whole = [text for text, _ in reviews(task.package)]
-    else:
-      contents = (path.read_bytes().decode() for path in read(task.package))
-      whole = [text for text in contents if text.strip()]
-    packaged = {key(text): text.encode() for text in reversed(whole)}
-    return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
-  by_split, parse = {}, functools.partial(_document, task)
-  if task.hub:
-    lines = task.hub in LINES
-    for split, records in hub.records(_query(task), task.way_out).items():
-      parsed = itertools.starmap(parse, records)
-      filled = (text or LINES[task.hub] for text in parsed) if lines else parsed
-      by_split[split] = Texts(filled, lines)
-    return by_split
-  for split, path in given(task).items():
-    table = files.is_table(path)
-    parts = _rows(task, split, parse) if table else files.blocks(path)
-    by_split[split] = Texts(parts, single=not table)
-  return by_split
-
-
-def _query(task) -> hub.Query:
+def query(task) -> hub.Query:
   """Return the query of the hub, for its splits or for the files that the options name."""
   splits = given(task)
   data_files = splits if "/" in task.train else None
@@ -207,8 +164,8 @@ def _paths(task, split: str) -> Iterator[tuple[str, str]]:
     yield f"{split}.{side}", there[0]
 
 
-def _rows(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
-  """Yield the rows of a table, or of two parallel text files with a column each."""
+def parsed(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
+  """Yield what `parse` makes of each row of a table, or of two parallel files of text."""
   paths, columns = [path for _, path in _paths(task, split)], wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
@@ -218,17 +175,9 @@ def _rows(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
     yield parse(f"{' and '.join(paths)}, {place}", record)
 
 
-def _document(task, where: str, record: dict) -> bytes:
-  """Return the text of a row in UTF-8, however long."""
-  text = _pick(task, record, "text", where)
-  if not isinstance(text, str | None):
-    raise UserError(f"{where}: the text is {text!r}; it must be a string")
-  return files.utf8(text or "", where)
-
-
 def _labeled(task, split: str, where: str, record: dict) -> Row:
   """Return the text of a row and its label."""
-  text, label = (_pick(task, record, column, where) for column in task.columns)
+  text, label = (pick(task, record, column, where) for column in task.columns)
   text = _text(text, task.max_length, "text", where)
   finite = not isinstance(label, float) or math.isfinite(label)
   if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
@@ -244,7 +193,7 @@ def _pair(task, split: str, where: str, record: dict) -> Row:
   columns = both if isinstance(both, dict) and task.source not in record else record
   pair = []
   for option, language in wanted(task).items():
-    value = _pick(task, columns, option, where)
+    value = pick(task, columns, option, where)
     text = _text(value, task.max_length, f"side {language!r}", where)
     if split != "train" and not text.strip():
       raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
@@ -253,7 +202,7 @@ def _pair(task, split: str, where: str, record: dict) -> Row:
   return source, target
 
 
-def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
+def pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   """Return the value of the column that an option of the task names."""
   name = getattr(task, option)
   if columns.get(name) is separated.TWICE:

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -300,6 +301,16 @@ def _around(
   away = starts[near] - place
   few = [(away < 0).sum() < FEW and before == SEAM, (away >= 0).sum() < FEW and behind == SEAM]
   return None if any(few) else (ids[near], away)
+
+
+def kept_vocabulary(folder: Path) -> Vocabulary:
+  """Open the vocabulary of a run from its folder alone.
+
+  Raises:
+    UserError: it is missing, damaged or another run's.
+  """
+  (text,) = tokenizer.kept(folder, ["tokenizer"], opened=Vocabulary.opened)
+  return Vocabulary.opened(text)
 
 
 def trained(

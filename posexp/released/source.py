@@ -18,27 +18,27 @@ from posexp.config import encodings_node, resolve
 from posexp.config.checks import show
 from posexp.config.command_line import compose, explained
 from posexp.config.overrides import read
-from posexp.data.corpus import kept_vocabulary
+from posexp.data.vocabulary import kept_vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
 from posexp.released import PREFIX
 from posexp.released.families import Options, by_layer
+from posexp.released.loaded import Loaded, filled
 from posexp.released.weights import Released, parameters, tensors
 from posexp.runs import Run
 from posexp.runs.identity import settings
 from posexp.status import doing
 from posexp.tasks.contract import Task
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
-from posexp.training.loaded import Loaded, filled
 from posexp.training.restore import TrainedModel
 from posexp.training.setup import Setup
 from posexp.training.sources import Source, path_of
 from posexp.training.step import State, empty, keys, program, split
 
 TEXT = "task=reviews"  # what a decoder is measured on where no task is named
+WRITTEN = "generate"  # the command that opens runs of language models
 SEGMENT = 1024  # tokens that are read at once, where no number is given
 
 
@@ -62,7 +62,7 @@ class HuggingFace(Source):
 
     Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
     """
-    end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
+    end = kept_vocabulary(folder).end if WRITTEN in task.commands else 0
     arrays = parameters(self.released, self.released.spec(), end)
     own = {path_of(name): array for name, array in arrays.items()}
     if self.released.family.causal:
@@ -129,7 +129,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
     setup = Setup.of(resolve(compose([line.input_line for line in lines])))
   if data:  # whose results these are
     setup = setup._replace(config=setup.config | {"init": source.record()})
-  if not isinstance(setup.task, LanguageModeling):
+  if WRITTEN not in setup.task.commands:
     raise UserError(f"{name} writes text: choose a task of language modeling, such as {TEXT}")
   path = folder_of(released, setup.config["runs"])
   prepared = setup.task.prepare(path) if data else None

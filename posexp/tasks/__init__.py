@@ -10,7 +10,6 @@ from posexp.runs.metrics import is_metric
 from posexp.tasks.contract import Task
 from posexp.tasks.diagnostic_tasks import DIAGNOSTICS
 from posexp.tasks.echo import Echo
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
 from posexp.tasks.scan import Scan
 from posexp.tasks.state_tasks import STATE_TASKS
@@ -23,7 +22,6 @@ TASKS = {
   "who_acts": WhoActs,
   "translation": Corpus,
   "numbers": Numbers,
-  "language_modeling": LanguageModeling,
   **{task.name: task for task in (*DIAGNOSTICS, *STATE_TASKS)},
   "echo": Echo,
   "scan": Scan,

@@ -9,8 +9,8 @@ import pytest
 from posexp.config.checks import as_typed
 from posexp.encodings import encoding
 from posexp.errors import UserError
+from posexp.language.sampling import Sampling, check_drawn, draw
 from posexp.models.positions import Positions
-from posexp.models.sampling import Sampling, check_drawn, draw
 from posexp.models.size import Size
 from posexp.training.evaluation import Snapshot
 from posexp.training.loop import check_finite, not_finite, prepared, validation_metrics

@@ -8,7 +8,7 @@ import gzip
 import pytest
 
 from posexp.errors import UserError
-from posexp.tasks.language_modeling import LanguageModeling
+from posexp.language.task import LanguageModeling
 from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus

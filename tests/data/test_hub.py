@@ -36,12 +36,13 @@ LOAD = """
 import json, sys
 from posexp.data import sources
 from posexp.errors import UserError
-from posexp.tasks import TASKS
+from posexp.language.documents import documents
+from posexp.tasks import tasks
 for kind, options in json.loads(sys.argv[1]):
-  task = TASKS[kind](**options)
+  task = tasks()[kind](**options)
   try:
     if kind == "language_modeling":
-      read = sources.documents(task)
+      read = documents(task)
       texts = {name: [part.decode() for part in split.parts] for name, split in read.items()}
       print(json.dumps(texts))
     else:

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import posexp
-from posexp import context, evaluate, generate, score
+from posexp import evaluate
+from posexp.language import context, generate, score
 from posexp.released.weights import Released
 from posexp.runs.records import read_records
 

@@ -20,11 +20,11 @@ from tokenizers import (
   trainers,
 )
 
-from posexp import generate
 from posexp.data import library, vocabulary
 from posexp.data.tokenizer import Given
 from posexp.data.vocabulary import Vocabulary
 from posexp.errors import UserError
+from posexp.language import generate
 from posexp.released.source import folder_of
 from posexp.released.weights import Released
 

@@ -21,8 +21,8 @@ import posexp
 from posexp import inspect
 from posexp.config import plugins
 from posexp.errors import UserError
+from posexp.released.loaded import Loaded
 from posexp.released.weights import Released
-from posexp.training.loaded import Loaded
 
 MODELS = Path(__file__).parent / "models"
 GUIDE = Path(__file__).parents[2] / "docs" / "own.md"

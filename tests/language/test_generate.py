@@ -15,10 +15,10 @@ from posexp.encodings.distance import FIRE
 from posexp.encodings.relative import TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
-from posexp.models import sampling
+from posexp.language import sampling
+from posexp.language.sampling import Sampling
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.sampling import Sampling
 from posexp.models.size import Size
 
 SEGMENT, VOCABULARY = 6, 11

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from order import command, only, work
 
-from posexp import generate, score
-from posexp.analysis import ablation, scoring
-from posexp.data.corpus import kept_vocabulary
-from posexp.models import sampling
+from posexp.analysis import ablation
+from posexp.data.vocabulary import kept_vocabulary
+from posexp.language import generate, sampling, score, scoring
+from posexp.language.task import LanguageModeling
 from posexp.runs.predictions import load_predictions
-from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import open_alone
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]

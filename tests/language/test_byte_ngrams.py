@@ -5,9 +5,8 @@ import bz2
 import numpy as np
 import pytest
 
-from posexp.data import corpus
-from posexp.tasks import byte_ngrams
-from posexp.tasks.language_modeling import LanguageModeling
+from posexp.language import byte_ngrams, corpus
+from posexp.language.task import LanguageModeling
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "a", "dog", "saw", "it"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from posexp.data.batches import Batch
-from posexp.data.streams import Stream
 from posexp.data.vocabulary import END
 from posexp.errors import UserError
+from posexp.language.streams import Stream
 from posexp.runs.context_losses import ContextLosses
 from posexp.status import doing
 from posexp.tasks.contract import Snapshot
@@ -67,7 +67,7 @@ def losses(
   Windows have `context` tokens; `last` int [N] are the places of their last targets. With a memory,
   contexts up to `longest` share a program; without one, each has its own.
   """
-  from posexp.models.window_losses import window_losses  # loads JAX
+  from posexp.language.window_losses import window_losses  # loads JAX
 
   memory = snapshot.model().stack.size.memory
   width = -(-(longest or context) // stream.segment) * stream.segment if memory else context

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import corpus, sources, writing
+from posexp.data import sources, writing
 from posexp.data.batches import Batch, numbered
-from posexp.data.corpus import Text
 from posexp.data.splits import EVALUATED
-from posexp.data.vocabulary import END, Vocabulary
+from posexp.data.vocabulary import END, Vocabulary, kept_vocabulary
 from posexp.errors import UserError
+from posexp.language import byte_ngrams, corpus, windows
+from posexp.language.corpus import Text
 from posexp.runs.context_losses import BEFORE, LEAST_GAIN, write_context_losses
 from posexp.runs.predictions import SEGMENTS, write_predictions
 from posexp.status import doing
-from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import Data, Snapshot, Task
 from posexp.tasks.results import (
   Outputs,
@@ -164,7 +164,7 @@ class LanguageModeling(sources.Sourced, Task):
 
   def kept_model(self, folder, encoding, size, positions) -> LanguageModelSpec:
     small = self.smallest_model(encoding, size, positions)
-    return dataclasses.replace(small, vocab_size=corpus.kept_vocabulary(folder).size)
+    return dataclasses.replace(small, vocab_size=kept_vocabulary(folder).size)
 
   def prepare(self, folder: Path) -> TextData:
     texts, opened, notes = corpus.prepare(self, folder)
@@ -311,7 +311,7 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
 
   The text that is drawn is a function of the weights, as with the defaults of `posexp.generate`.
   """
-  from posexp.models import sampling
+  from posexp.language import sampling
 
   doing("going on with beginnings of the test split")
   tokens = data.streams["test"].tokens

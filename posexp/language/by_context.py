@@ -15,6 +15,7 @@ from posexp import storage
 from posexp.analysis import plotting
 from posexp.analysis.plotting import band, line_style, log2_axis, panels
 from posexp.errors import near
+from posexp.language import windows
 from posexp.reporting.palette import GRAY
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
@@ -25,7 +26,6 @@ from posexp.runs.context_losses import (
   bits_per_byte,
   write_context_losses,
 )
-from posexp.tasks import windows
 from posexp.training.restore import TrainedModel, with_options
 
 

@@ -10,12 +10,23 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import sources, splits, store, vocabulary, writing
+from posexp.data import files, hub, sources, splits, store, vocabulary, writing
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
 
+# Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
+# of the line where a row is empty.
+LINES = {"Salesforce/wikitext": b" \n"}
+
 SHARE = 0.05  # of the training text, held out for each split that is not given
 LEAST = 2  # bytes of a split: one is predicted from the other
+
+
+class Texts(NamedTuple):
+  """The texts of a split, read once."""
+
+  parts: Iterator[bytes]  # its documents, or the blocks of its only one
+  single: bool  # whether there is but one
 
 
 class Documents(NamedTuple):
@@ -76,6 +87,45 @@ def _read(folder: Path, about: dict) -> tuple[dict[str, Documents], list[str]]:
   return parts, about["notes"]
 
 
+def documents(task) -> dict[str, Texts]:
+  """Return the documents of each split of a corpus; at least `train`.
+
+  Those of a package are distinct, and come in the order of their content hash.
+
+  Raises:
+    UserError: for what is missing or broken, most of it only while a split is read.
+  """
+  if task.package:
+    if sources.PACKAGES[task.package] is sources.REVIEWS:
+      whole = [text for text, _ in sources.reviews(task.package)]
+    else:
+      contents = (path.read_bytes().decode() for path in sources.read(task.package))
+      whole = [text for text in contents if text.strip()]
+    packaged = {splits.key(text): text.encode() for text in reversed(whole)}
+    return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
+  by_split, parse = {}, functools.partial(_document, task)
+  if task.hub:
+    lines = task.hub in LINES
+    for split, records in hub.records(sources.query(task), task.way_out).items():
+      parsed = itertools.starmap(parse, records)
+      filled = (text or LINES[task.hub] for text in parsed) if lines else parsed
+      by_split[split] = Texts(filled, lines)
+    return by_split
+  for split, path in sources.given(task).items():
+    table = files.is_table(path)
+    parts = sources.parsed(task, split, parse) if table else files.blocks(path)
+    by_split[split] = Texts(parts, single=not table)
+  return by_split
+
+
+def _document(task, where: str, record: dict) -> bytes:
+  """Return the text of a row in UTF-8, however long."""
+  text = sources.pick(task, record, "text", where)
+  if not isinstance(text, str | None):
+    raise UserError(f"{where}: the text is {text!r}; it must be a string")
+  return files.utf8(text or "", where)
+
+
 class _Writer:
   """The file that the documents of a split are written to."""
 
@@ -102,7 +152,7 @@ class _Writer:
 
 def _write(folder: Path, task) -> dict:
   """Write the text of each split and where its documents start; return counts and notes."""
-  given = sources.documents(task)
+  given = documents(task)
   missing = [split for split in ("test", "validation") if split not in given]
   with contextlib.ExitStack() as stack:
     writers = {split: _Writer(folder, split) for split in SPLITS}
@@ -129,7 +179,7 @@ def _write(folder: Path, task) -> dict:
   return about
 
 
-def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: list[str]) -> bool:
+def _write_train(writers: dict[str, _Writer], texts: Texts, missing: list[str]) -> bool:
   """Return whether the training text is a single document, which is still to be cut."""
   if texts.single:
     writers["train"].add_single(texts.parts)

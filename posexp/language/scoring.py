@@ -15,11 +15,10 @@ from tabulate import tabulate
 
 from posexp.data import files
 from posexp.data.batches import Batch
-from posexp.data.corpus import kept_vocabulary
 from posexp.data.lines import standard_input
-from posexp.data.streams import LEAST, Plan, Stream
-from posexp.data.vocabulary import END, Vocabulary
+from posexp.data.vocabulary import END, Vocabulary, kept_vocabulary
 from posexp.errors import UserError, printable
+from posexp.language.streams import LEAST, Plan, Stream
 from posexp.tasks.results import perplexity
 from posexp.training.restore import TrainedModel, with_options
 

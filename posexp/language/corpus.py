@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, sources, splits, store, tokenizer, vocabulary, writing
-from posexp.data.documents import Documents
+from posexp.data import files, sources, splits, store, tokenizer, vocabulary, writing
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import EVALUATED
-from posexp.data.streams import Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
+from posexp.language import documents
+from posexp.language.documents import Documents
+from posexp.language.streams import Stream
 
 _opened = functools.lru_cache(1)(Vocabulary.opened)  # it remembers the words of other splits
 Batch = tuple[int, list[bytes]]  # the bytes before it, and its pieces
@@ -100,16 +101,6 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   if task.tokenizer == "bpe":
     notes += tokenizer.fewer(opened.size, task.vocab_size)
   return texts, opened, [*notes, *_losses(opened, texts, abouts)]
-
-
-def kept_vocabulary(folder: Path) -> Vocabulary:
-  """Open the corpus of a run from its folder alone.
-
-  Raises:
-    UserError: it is missing, damaged or another run's.
-  """
-  (text,) = tokenizer.kept(folder, ["tokenizer"], opened=Vocabulary.opened)
-  return Vocabulary.opened(text)
 
 
 def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict]) -> Iterator[str]:

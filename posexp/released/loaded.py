@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.data.corpus import kept_vocabulary
+from posexp.data.vocabulary import kept_vocabulary
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
 from posexp.encodings.sinusoids import REACH, Turns

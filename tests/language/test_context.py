@@ -14,9 +14,9 @@ import untrained
 from flax import nnx
 from scipy import stats
 
-from posexp import context
-from posexp.analysis.context import Curve
 from posexp.errors import UserError
+from posexp.language import context, windows
+from posexp.language.by_context import Curve
 from posexp.reporting import contexts
 from posexp.runs import RunWriter, read_run
 from posexp.runs.context_losses import (
@@ -25,7 +25,7 @@ from posexp.runs.context_losses import (
   read_context_losses,
   write_context_losses,
 )
-from posexp.tasks import make_task, windows
+from posexp.tasks import make_task
 from posexp.training.restore import open_trained, with_options
 
 T, M = 8, 8
