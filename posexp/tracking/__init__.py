@@ -1,4 +1,4 @@
-"""What follows runs from outside: TensorBoard, Weights & Biases, and trackers of one's own."""
+"""The door to trackers, which follow runs from outside, as Weights & Biases and TensorBoard do."""
 
 import os
 import re
@@ -9,10 +9,7 @@ from posexp.config import build, look_up, plugins
 from posexp.config.checks import brief
 from posexp.config.composed import tracker_variables
 from posexp.errors import UserError
-from posexp.tracking.tensorboard import TensorBoard
 from posexp.tracking.tracker import TrackedRun, Tracker, Trackers, repeat
-
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard}
 
 
 def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
@@ -22,7 +19,7 @@ def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
     UserError: there is no such tracker, or an option of one is wrong; if an environment variable
       has given it, the message begins with that.
   """
-  table, trackers = plugins.table("tracker", TRACKERS), {}
+  table, trackers = plugins.table("tracker", {}), {}
   for name, options in (config.get("tracker") or {}).items():
     cls = look_up(table, name, "tracker")
     if not issubclass(cls, Tracker):

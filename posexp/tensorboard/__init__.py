@@ -1,0 +1,1 @@
+"""TensorBoard, a tracker: event files in the folder of a run."""
