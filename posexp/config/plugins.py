@@ -73,7 +73,7 @@ OPTIONS = Kind(
 FUNCTION = Kind(callable, "no function")
 CLASS = Kind(lambda value: isinstance(value, type), "no class")
 ROW = Kind(lambda value: isinstance(value, dict), "no mapping, as are the rows of families.yaml")
-FOLDER = Kind(Path.is_dir, "no folder beside the file")
+FOLDER = Kind(lambda value: isinstance(value, Path) and value.is_dir(), "no folder beside the file")
 
 
 class Group(NamedTuple):

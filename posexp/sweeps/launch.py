@@ -15,7 +15,7 @@ from hydra.core.utils import configure_log
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import command_line, options, plugins, resolve, show
-from posexp.config.arguments import flush_output, say, status_of
+from posexp.config.arguments import flush_output, load_plugins, say, status_of
 from posexp.config.checks import typed
 from posexp.config.command_line import compose
 from posexp.config.composed import SECTIONS
@@ -66,10 +66,11 @@ def launch(
 
 
 def _launch(train: Train, means: Means, look: Look | None) -> int:
+  argv = load_plugins(sys.argv[1:])  # one of them may be the launcher whose job this is
   if (asked := job()) is not None:
     launcher, place = asked
     return launcher.work(train, place)
-  args = command_line.parse(sys.argv[1:])
+  args = command_line.parse(argv)
   if args.again:
     args.overrides = again(args.again, args.overrides)
   args.overrides = _of_source(listed(args.overrides, args.multirun))

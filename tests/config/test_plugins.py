@@ -145,6 +145,7 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
     ),
     ("OPTIMIZERS = {'a': 1}", r"mine\.py: a is no function"),
     ("TRACKERS = {'a': print}", r"mine\.py: a is no frozen dataclass: "),
+    ("CONFIGS = {'a': 'options'}", r"mine\.py: a is no folder beside the file"),
     ("CONFIGS = 'no'", r"mine\.py: no is no folder beside the file"),
     (f"{CLASS}ENCODINGS = {{'a': A}}", r"encoding a: the class A must inherit posexp\.Encoding"),
   ],
@@ -189,8 +190,9 @@ def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, f
   if name in ("inspect", "check"):  # as train
     command_line.parse([*typed, "encoding=rpr"])
   else:
-    module = "parsing.command" if name == "parse" else name
-    importlib.import_module(f"posexp.{module}").arguments(["RUN", "TEXT", *typed])
+    homes = {"parse": "parsing.command", "score": "language.score", "generate": "language.generate"}
+    module = importlib.import_module(f"posexp.{homes.get(name, name)}")
+    module.arguments(["RUN", "TEXT", *typed])
   assert loaded == files
   with pytest.raises(UserError, match=r"write a list, plugins=\[a\.py,b\.py\]"):
     command_line.parse(["plugins=", "encoding=rpr"])

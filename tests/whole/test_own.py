@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   for _, name, text in BLOCKS:
     if name:
       (outside / name).write_text(text)
-  assert len([*outside.glob("*.py")]) == 12
+  assert len([*outside.glob("*.py")]) == 13
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
   checks = [line for line in lines if line.startswith("python -m posexp.check")]
@@ -106,6 +107,32 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   np.savez("words.npz", **{"stack/embed/table": np.full((6, 64), np.nan)})
   refused = order.command(*shlex.split(lines[4])[3:]).err
   assert refused.endswith("words.npz: stack/embed/table has numbers that are not finite\n")
+
+
+def test_the_job_of_a_launcher_in_a_file_trains_its_run(outside, monkeypatch):
+  (outside / "options/hydra/launcher").mkdir(parents=True)
+  (outside / "options/hydra/launcher/queued.yaml").touch()
+  for name in ("queued.py", "first.py"):
+    (outside / name).write_text(next(text for _, title, text in BLOCKS if title == name))
+  words = ["plugins=[queued.py,first.py]", "task=first", "model=tiny", "tracker=none"]
+  sweep = ["-m", "hydra/launcher=queued", "encoding=none,rpr", *words]
+
+  run = subprocess.run
+
+  def started(argv, env=None, **more):
+    """What a job's process would do."""
+    if env is None:
+      return run(argv, **more)
+    plugins._found.clear()
+    monkeypatch.setenv("QUEUED_JOB", env["QUEUED_JOB"])
+    with ready():
+      done = order.command(*sweep)
+    return subprocess.CompletedProcess(argv, done.status, done.out, done.err)
+
+  monkeypatch.setattr(subprocess, "run", started)
+  done = order.command(*sweep)
+  assert done.out.count(READY) == 2  # why each job has failed
+  assert done.err.startswith("posexp: error: 2 of 2 runs failed: ")
 
 
 FALLING = """
