@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "lengths", "inspect", "check", "report", "compare", "translate", "clean",
+  "train", "evaluate", "lengths", "inspect", "check", "report", "compare", "clean",
 )  # fmt: skip
 
 

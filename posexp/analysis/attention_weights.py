@@ -1,26 +1,19 @@
-"""The attention of a trained model: on a split, by offset, and while it writes a translation."""
+"""The attention of a trained model: all of its weights, and by offset on a split."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tokenizers
 from flax import nnx
 from jax import Array
 
-from posexp.data import library
-from posexp.data.batches import Batch, Pairs, Sequences, padded_length
-from posexp.data.tokenizer import BOS
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
-from posexp.tasks import translation
-from posexp.training.restore import TrainedModel
 
 
 class Seen(NamedTuple):
@@ -120,52 +113,3 @@ def by_offset(
   in_memory = sums["mass"][..., :memory].sum((-2, -1)) / queries
   examples = int(sums["examples"])
   return AttentionByOffset(offsets, mass / queries, uniform / queries, examples, length, in_memory)
-
-
-class AttentionMap(NamedTuple):
-  """Weights of attention in a translation: those of a query sum to 1 minus its sink's share."""
-
-  name: str  # "cross", "encoder" or "decoder"
-  weights: np.ndarray  # [layers,H,Q,K]
-  queries: list[str]  # Q tokens; in the decoder the written ones
-  keys: list[str]  # K tokens
-
-
-def of_translation(
-  trained: TrainedModel, source: Sequence[int], target: Sequence[int]
-) -> list[AttentionMap]:
-  """Return the attention in one pass over source and translation, tokens of a `LineTranslator`."""
-  batch = pair(source, target, trained.spec.encoding.limit)
-  seen = weights(trained.snapshot.model(), batch)
-  first, second = translation.tokenizers(trained.setup.task, trained.run.path)
-  texts, written = token_names(first, source), token_names(second, target)
-  read = token_names(second, [BOS, *target[:-1]])
-  axes = {"encoder": (texts, texts), "decoder": (written, read), "cross": (written, texts)}
-  return [
-    AttentionMap(name, kind[:, :, : len(queries), : len(keys)], queries, keys)
-    for (name, (queries, keys)), kind in zip(axes.items(), jax.device_get(seen), strict=True)
-  ]
-
-
-def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> Batch:
-  """Return the batch of a source, which ends with [EOS], and its translation, which may be cut."""
-  sides = ((np.asarray(tokens), np.array([0, len(tokens) - 1])) for tokens in (source, target))
-  one = Pairs(*(Sequences(*side) for side in sides))
-  batch = one.batch(np.zeros(1, int), padded_length(int(one.lengths[0]), limit), 1)
-  batch["labels"][0, len(target) - 1] = target[-1]
-  return batch
-
-
-@nnx.jit
-def weights(model: nnx.Module, batch: dict[str, Array]) -> tuple[Array, ...]:
-  """Return the weights of each map of a batch of one pair, with padding."""
-  model = nnx.clone(model)
-  (encoder, _), (decoder, cross) = map(watch, model.stacks)
-  model(batch)
-  return tuple(jnp.stack([each.weights[0] for each in seen]) for seen in (encoder, decoder, cross))
-
-
-def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
-  """Return the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
-  opened, decoder = library.opened(tokenizer), tokenizers.decoders.ByteLevel()
-  return [decoder.decode([opened.id_to_token(token)]).replace(" ", "␣") for token in tokens]

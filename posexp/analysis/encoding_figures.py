@@ -5,21 +5,18 @@ Shapes: N draws, H heads, O offsets, L positions.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
+from posexp.analysis.attention_weights import AttentionByOffset
 from posexp.analysis.plotting import band, heat, line_style, panels
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
 from posexp.analysis.wavelengths import Spectra
 from posexp.encodings import sinusoids
 from posexp.reporting.palette import BLUE, COLORS, GRAY, ORANGE
 
-# Inches of attention maps: of a token where there is room, of a row of panels, between two names.
-TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
 MOST_NAMES = 32  # of tokens on one axis
 FAR = 32  # tokens, up to which attention to either side is drawn
 
@@ -268,35 +265,3 @@ def _legend(figure: Figure) -> None:
   fullest = max(figure.axes, key=lambda axes: len(axes.get_legend_handles_labels()[0]))
   handles, labels = fullest.get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
-
-
-def weight_map(found: AttentionMap, title: str) -> Figure:
-  """Draw weights [layers,H,Q,K]: a panel for each head of each layer, in one scale of color."""
-  layers, heads, *_ = found.weights.shape
-  queries, keys = found.queries, found.keys
-  inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))
-  width, height = (max(inch * len(tokens), 0.9) for tokens in (keys, queries))
-  title = textwrap.shorten(title, 200, placeholder=" …")
-  what = "cross-attention" if found.name == "cross" else f"self-attention of the {found.name}"
-  figure, axes = panels(
-    layers,
-    heads,
-    width=width + 0.15,
-    height=height + 0.3,
-    title=f"{title}\n{what}",
-    sharex=True,
-    sharey=True,
-  )
-  every = max(1, int(np.ceil(APART / inch)))  # of so many names one is written
-  limits = 0, float(found.weights.max())
-  for (layer, head), each in np.ndenumerate(axes):
-    image = heat(each, found.weights[layer, head], cmap="Blues", limits=limits)
-    each.set_xticks(range(0, len(keys), every), keys[::every], rotation=90, fontsize=7)
-    each.set_yticks(range(0, len(queries), every), queries[::every], fontsize=7)
-    each.tick_params(length=0)
-    each.set_title(f"head {head}" if layer == 0 else "")
-    each.set_ylabel(f"layer {layer}" if head == 0 else "")
-  figure.supylabel("token that is read" if found.name == "encoder" else "token that is written")
-  figure.supxlabel("token that is attended to")
-  figure.colorbar(image, ax=axes, label="attention weight", fraction=0.02, pad=0.01, aspect=30)
-  return figure

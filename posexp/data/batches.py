@@ -4,11 +4,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.data.tokenizer import PAD
 from posexp.errors import UserError
 
 BUCKETS = 3  # each costs seconds of compilation; a fourth saves less than a tenth of the tokens
@@ -36,11 +36,9 @@ class Sequences:
   def lengths(self) -> np.ndarray:
     return np.diff(self.starts)
 
-  def padded(
-    self, rows: np.ndarray, length: int, size: int, end: int | None = None
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L], or
-    ids int32 [B, L, I] where a token is I ids.
+  def padded(self, rows: np.ndarray, length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sequences `rows`: ids int32 [B, L] and mask [B, L], or ids int32 [B, L, I] where a
+    token is I ids.
 
     B is `size`; rows beyond the sequences are padding. The mask has a True in every row, even in
     padding, or attention would divide by zero.
@@ -50,9 +48,6 @@ class Sequences:
     mask = np.zeros((size, length), bool)
     mask[: len(rows)] = real = place < count
     tokens[mask] = self.tokens[(self.starts[rows, None] + place)[real]]
-    if end is not None:
-      tokens[: len(rows)][place == count] = end
-      mask[: len(rows)] = place <= count
     mask[len(rows) :, 0] = True
     return tokens, mask
 
@@ -83,32 +78,15 @@ class Examples(Sequences):
     return {"tokens": tokens, "mask": mask, "labels": labels} | numbered(rows, size)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-  """A tokenized split of pairs of sentences, without special tokens."""
+class Tokenized(Protocol):
+  """A tokenized split, of which batches are made."""
 
-  source: Sequences
-  target: Sequences
-  long: int = 0  # pairs beyond the maximum length: dropped from train, cut in other splits
-
-  @functools.cached_property
+  @property
   def lengths(self) -> np.ndarray:
-    """The tokens of each pair's longer side, with its special token, int64 [N]."""
-    return np.maximum(self.source.lengths, self.target.lengths) + 1
+    """The tokens of each example, int [N]."""
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """Return the pairs `rows`, padded to `length` tokens, and to `size` rows with weight 0.
-
-    The batch has int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
-    labels (the target's tokens, then [EOS]); bool [B, L]: source_mask and mask, of target and
-    labels; weight float32 [B], and index int32 [B], the place in the split (-1 for a padded row).
-    """
-    source, source_mask = self.source.padded(rows, length, size, EOS)
-    labels, mask = self.target.padded(rows, length, size, EOS)
-    target = np.where(mask, np.roll(labels, 1, axis=1), PAD)
-    target[: len(rows), 0] = BOS
-    batch = {"source": source, "target": target, "labels": labels}
-    return batch | {"source_mask": source_mask, "mask": mask} | numbered(rows, size)
+    """Return the examples `rows`, padded to `length` tokens, and to `size` rows with weight 0."""
 
 
 def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
@@ -137,12 +115,6 @@ def padded_length(count: int, limit: int | None = None) -> int:
   return length if limit is None else min(length, limit)
 
 
-def rows_of(ends: np.ndarray, tokens: int) -> np.ndarray:
-  """Return the rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
-  rows = np.maximum(tokens // ends, 1)
-  return np.where(rows < GRANULE, rows, rows // GRANULE * GRANULE)
-
-
 def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
   """Count the batches of an epoch that shows every example; rows int [buckets] by bucket."""
   counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))
@@ -154,7 +126,7 @@ def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
 
 
 def training(
-  examples: Examples | Pairs, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
+  examples: Tokenized, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
 ) -> Iterator[Batch]:
   """Yield batches of `rows` without end from step `start` on, a pure function of (seed, step).
 
@@ -180,7 +152,7 @@ def training(
 
 
 def evaluation(
-  examples: Examples | Pairs,
+  examples: Tokenized,
   ends: np.ndarray,
   rows: int | np.ndarray,
   only: np.ndarray | None = None,
@@ -198,7 +170,7 @@ def evaluation(
 class Bucketed:
   """Data with batches of a few lengths; subclasses hold the examples."""
 
-  examples: Mapping[str, Examples | Pairs]  # by split
+  examples: Mapping[str, Tokenized]  # by split
   full: ClassVar[bool] = False  # whether each batch of training is full, as of `training`
 
   @property
@@ -236,23 +208,11 @@ class Bucketed:
     rows = batch_size if self.full else self.rows_of(batch_size)
     return training(self.examples["train"], self.bucket_lengths, rows, seed=seed, start=start)
 
-  def evaluation(
-    self, split: str, batch_size: int, only: np.ndarray | None = None
-  ) -> Iterator[Batch]:
-    """Yield every example of a split, or of `only`, once; pad the last batch with weight 0."""
-    rows = self.rows_of(batch_size)
-    return evaluation(self.examples[split], self.bucket_lengths, rows, only)
+  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
+    """Yield every example of a split once; the last batch is padded with weight 0."""
+    return evaluation(self.examples[split], self.bucket_lengths, self.rows_of(batch_size))
 
   texts = evaluation
-
-
-def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-  """Return all examples, or those of `only`, in order of their lengths int [N].
-
-  A search continues until the last row of a batch is finished, so its rows should end together.
-  """
-  order = np.arange(len(lengths)) if only is None else only
-  return order[np.argsort(lengths[order], kind="stable")]
 
 
 def _plan(

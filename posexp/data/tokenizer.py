@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 PAD, UNK, CLS = range(3)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
-BOS, EOS = 1, 2
-# Those of translation; bytes need no [UNK].
-ENDS = {"bpe": ["[PAD]", "[BOS]", "[EOS]"], "char": ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]}
 END = "[END]"  # the only one of language modeling
-LEAST = len(ENDS["bpe"]) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 # A text up to a blank that follows a letter, a digit or a mark of ASCII, where our tokenizers all
 # end a word. The first alternative is quick, and enough but for blanks in a row and the like.

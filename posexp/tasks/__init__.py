@@ -5,23 +5,18 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.errors import UserError
-from posexp.runs import bleu as bleu  # for tasks of one's own that translate
 from posexp.runs.metrics import is_metric
 from posexp.tasks.contract import Task
 from posexp.tasks.diagnostic_tasks import DIAGNOSTICS
 from posexp.tasks.echo import Echo
-from posexp.tasks.number_words import Numbers
 from posexp.tasks.scan import Scan
 from posexp.tasks.state_tasks import STATE_TASKS
 from posexp.tasks.text_classification import TextClassification
-from posexp.tasks.translation import Corpus
 from posexp.tasks.who_acts import WhoActs
 
 TASKS = {
   "text_classification": TextClassification,
   "who_acts": WhoActs,
-  "translation": Corpus,
-  "numbers": Numbers,
   **{task.name: task for task in (*DIAGNOSTICS, *STATE_TASKS)},
   "echo": Echo,
   "scan": Scan,

@@ -203,6 +203,7 @@ ALSO = "python -m posexp.export RUN FOLDER plugins=mine.py"
 WINGS = {
   "posexp.judge": "posexp.judging.command",
   "posexp.parse": "posexp.parsing.command",
+  "posexp.translate": "posexp.translation.command",
   "posexp.export": "posexp.released.command",
   "posexp.leaderboard": "posexp.board.command",
   "posexp.sync": "posexp.wandb.command",

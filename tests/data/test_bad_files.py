@@ -11,7 +11,7 @@ from posexp.errors import UserError
 from posexp.language.task import LanguageModeling
 from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
-from posexp.tasks.translation import Corpus
+from posexp.translation.corpus import Corpus
 
 # Texts with labels, in a file that is read as text and label.
 CLASSES = [

@@ -57,20 +57,6 @@ def test_an_epoch_has_full_batches_of_few_shapes_and_no_example_twice():
   assert len(left_out) > 80  # nobody sits out always
 
 
-def test_evaluation_by_length_leaves_least_for_a_search_to_wait_for():
-  _, data = examples(107)
-  ends, only = batches.buckets(data.lengths, 40), np.arange(0, 107, 2)
-  chosen = batches.by_length(data.lengths, only)
-  assert sorted(chosen.tolist()) == only.tolist()
-
-  def spread(order):
-    shown = [batch["index"] for batch in batches.evaluation(data, ends, 10, order)]
-    return sum(np.ptp(data.lengths[index[index >= 0]]) for index in shown)
-
-  assert spread(chosen) < spread(only)
-  assert (np.diff(data.lengths[batches.by_length(data.lengths)]) >= 0).all()
-
-
 @pytest.mark.parametrize("count", [1, 10, 107])
 def test_evaluation_shows_every_example_once_in_one_order(count):
   ids, data = examples(count)
@@ -82,3 +68,8 @@ def test_evaluation_shows_every_example_once_in_one_order(count):
   index = np.concatenate([batch["index"] for batch in first])
   assert sorted(index[index >= 0].tolist()) == list(range(count))
   assert len(first) == -(-count // 10)
+
+
+def test_lengths_of_batches():
+  assert [batches.padded_length(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]
+  assert batches.padded_length(17, limit=20) == 20

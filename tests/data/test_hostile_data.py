@@ -24,7 +24,7 @@ from seed import some
 from posexp.data import files, sources, word_vectors
 from posexp.errors import UNPRINTABLE, UserError, printable
 from posexp.tasks.text_classification import TextClassification
-from posexp.tasks.translation import Corpus
+from posexp.translation.corpus import Corpus
 
 ROWS = [(f"word{i % 7} und {i}, naïve 漢字", "ab"[i % 2]) for i in range(40)]
 KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".parquet.gz", "")

@@ -20,7 +20,7 @@ from posexp.data import sources
 from posexp.data.hub import trouble
 from posexp.errors import UserError
 from posexp.tasks import make_task
-from posexp.tasks.translation import Corpus
+from posexp.translation.corpus import Corpus
 
 COMMIT = "0123456789" * 4
 BRANCH = "refs/convert/parquet"

@@ -8,7 +8,7 @@ import pytest
 
 from posexp.data import sources, splits
 from posexp.errors import UserError
-from posexp.tasks.translation import Corpus, full
+from posexp.translation.corpus import Corpus, full
 
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from seed import drawn
+from small import rngs
 
-from posexp.analysis.properties import compiled
+from posexp.analysis.probe import perturbed
+from posexp.analysis.properties import compiled, decoded
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
+from posexp.encodings.profiles import Inkling
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.models.classifier import ClassifierSpec
@@ -20,7 +22,6 @@ from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions, spaced
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
-from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, program
@@ -211,27 +212,18 @@ def test_a_row_of_training_has_positions_over_the_whole_reach(kind, width, monke
   np.testing.assert_allclose(found.mean(0), mean, atol=4 * 0.2 * REACHED / 60**0.5)
 
 
-@pytest.mark.slow
-def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
-  @functools.cache
-  def built(positions, slots):
-    return TranslatorSpec(VOCAB, VOCAB, RPR(k=8), SIZE, positions, slots).build(
-      Rngs(params=0, encoding=1)
-    )
+@pytest.mark.parametrize("encoding", [TransformerXL(), Inkling()], ids=str)
+def test_a_cache_may_be_longer_than_the_positions_of_training(encoding):
+  stack = Stack(VOCAB, encoding, SIZE, causal=True, max_position=4, rngs=rngs())
+  stack, tokens = perturbed(stack), jnp.arange(1, 9)[None]
+  whole = compiled(stack, "__call__", tokens)
+  np.testing.assert_allclose(decoded(stack, tokens), whole, atol=1e-5)
 
-  @nnx.jit
-  def program(model, pair):
-    return model.hidden(pair, rngs=Rngs(positions=1, dropout=2))
 
-  def hidden(positions, slots, width, length):
-    real = np.arange(width) < length
-    target = np.where(real, np.resize(np.arange(1, VOCAB), width), 0)
-    pair = {"source": TOKENS, "source_mask": MASK, "target": np.tile(target, (B, 1))}
-    pair["mask"] = np.tile(real, (B, 1))
-    return np.asarray(program(built(positions, slots), pair))[:, :3]
-
-  positions = dataclasses.replace(RANDOMIZED, evaluation="consecutive")
-  short = hidden(positions, 12, 4, 4)
-  for width, length in ((L, 4), (L, L), (16, 4)):
-    np.testing.assert_allclose(hidden(positions, 12, width, length), short, atol=2e-5)
-  assert not np.allclose(hidden(positions, None, L, L), short, atol=1e-3)
+def test_token_types_are_read_where_padding_goes_beyond_the_positions():
+  size = dataclasses.replace(SIZE, token_types=2)
+  stack = perturbed(Stack(VOCAB, Learned(length=4), size, rngs=rngs()))
+  tokens, types = jnp.arange(1, 7)[None], jnp.array([[0, 0, 1, 1, 0, 0]])
+  alone = compiled(stack, "__call__", tokens[:, :4], types=types[:, :4])
+  padded = compiled(stack, "__call__", tokens, jnp.arange(6)[None] < 4, types=types)
+  np.testing.assert_allclose(padded[:, :4], alone, atol=1e-5)

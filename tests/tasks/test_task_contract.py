@@ -26,10 +26,10 @@ from posexp.tasks import tasks
 from posexp.tasks.diagnostic import Diagnostic
 from posexp.tasks.results import score_of
 from posexp.tasks.text_classification import LabeledTexts
-from posexp.tasks.translation import Translation
 from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
 from posexp.training.step import keys
+from posexp.translation.task import Translation
 
 pytestmark = pytest.mark.usefixtures("home")
 

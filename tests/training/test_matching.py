@@ -2,10 +2,14 @@
 
 import dataclasses
 import itertools
+import json
 
 import jax
+import order
 import pytest
+import untrained
 from seed import some
+from states import assert_equal
 
 from posexp.encodings import ENCODINGS, Encoding, make_encoding
 from posexp.encodings.complex_order import Complex
@@ -18,6 +22,7 @@ from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
 from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
+from posexp.training.restore import open_alone
 
 LENGTH = 16
 SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)
@@ -133,3 +138,18 @@ def test_the_forms_of_attention_are_those_of_every_layer():
   assert [matching.forms(model, n) for n in (16, 300)] == ["reference", "blocked, halves"]
   model = abstract_model(ClassifierSpec(300, 2, Encoding(), LSTMSize()).build)
   assert matching.forms(model, 300) == "none"
+
+
+@pytest.mark.slow
+def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(home):
+  matched = ["model.match=parameters", "model.match_to=none", "model.d_ff=128", "encoding=rpr"]
+  path = untrained.run(home / "run", *order.NUMBERS, *order.MODEL, *matched)
+  kept = (path / "config.yaml").read_text()
+  params = open_alone(path, "translate").snapshot.state.params
+  width = params["encoder"]["blocks"][0]["feed_forward"]["up"]["bias"].shape[0]
+  assert width != 128
+  (path / "config.yaml").write_text(kept.replace("match: parameters", "match: flops"))
+  with pytest.raises(UserError, match="has not finished: which d_ff"):
+    open_alone(path, "translate")
+  (path / "summary.json").write_text(json.dumps({"d_ff": width}))
+  assert_equal(open_alone(path, "translate").snapshot.state.params, params)

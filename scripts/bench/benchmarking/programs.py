@@ -17,22 +17,22 @@ from jax import Array
 from benchmarking.cases import ALL, IN_TURN, JAX, ONE, SEARCHES, Case
 from benchmarking.timing import Timed, timed
 from posexp.data import batches
-from posexp.data.batches import Examples, Pairs, Sequences
-from posexp.data.tokenizer import EOS
+from posexp.data.batches import Examples, Sequences
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
-from posexp.models import decoding
 from posexp.models.attention import attend, form_of
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Stack
-from posexp.models.translator import TranslatorSpec
 from posexp.tasks.contract import ModelSpec
 from posexp.tasks.results import Outputs
-from posexp.tasks.translation import decode
 from posexp.training import devices, step
 from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training
+from posexp.translation.encoded import EOS, Pairs
+from posexp.translation.model import TranslatorSpec
+from posexp.translation.search import Search
+from posexp.translation.task import decode
 
 STEPS = 10_000  # of the schedule, which no measurement comes to the end of
 CLASSES = 2
@@ -234,7 +234,7 @@ def attention(case: Case) -> Work:
   return repeated(lambda: own(params, q, k, v, toward)), own, {"compile_s": seconds}
 
 
-class AsLong(decoding.Search):
+class AsLong(Search):
   """A search whose hypotheses have as many tokens as their source; there is room for all others."""
 
   def most(self, source: Array | int) -> Array | int:
@@ -249,7 +249,7 @@ def sources(case: Case) -> list[dict[str, np.ndarray]]:
   lines = Sequences.of([draw.integers(EOS + 1, case.vocabulary, n - 1) for n in case.lines])
   pairs = Pairs(lines, lines)
   ends = batches.buckets(pairs.lengths, case.length)
-  return list(batches.evaluation(pairs, ends, case.batch, batches.by_length(pairs.lengths)))
+  return list(batches.evaluation(pairs, ends, case.batch, pairs.by_length()))
 
 
 def search(case: Case) -> Work:

@@ -16,16 +16,17 @@ from order import NUMBERS, command
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
-from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.runs import bleu, read_run
 from posexp.runs.checkpoints import Checkpoints
 from posexp.tasks import make_task
-from posexp.tasks.parallel import TextPair
-from posexp.tasks.translation import Corpus, tokenizers
 from posexp.training import terminal
 from posexp.training.evaluation import gathered
 from posexp.training.restore import open_trained
+from posexp.translation.corpus import Corpus
+from posexp.translation.encoded import EOS
+from posexp.translation.parallel import TextPair
+from posexp.translation.task import tokenizers
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -154,34 +155,6 @@ def test_numbers_are_measured_in_groups_and_beyond_training(home, tmp_path):
   assert summary["beyond/exact_match/3"] == pytest.approx(2 / 3)
   assert summary["beyond/loss"] == 2
   assert re.search(r"^beyond +3$", "\n".join(task.table(summary)), re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-  ("language", "text", "expected"),
-  [
-    *((name, "今天天气很好，我们去公园。", "zh") for name in ("zh-CN", "zho_Hans", "yue", "b")),
-    ("target", "我们使用 TensorFlow 和 PyTorch 训练模型", "zh"),
-    ("en", "The actor 成龙 was born here", "13a"),
-    ("zh", "Guten Tag, Frau Müller", "13a"),
-    ("ja_JP", "東京都千代田区", "char"),
-    ("jav", "東京都千代田区", "zh"),
-    ("b", "私は東京に住んでいます", "char"),
-    ("ko", "나는 서울에 산다", "char"),
-    *(
-      ("b", text, "char") for text in ("แปดร้อยเก้าล้าน", "ຂ້ອຍມັກອ່ານ", "ខ្ញុំស្រឡាញ់", "ကျွန်တော်", "བོད་སྐད་ཡིག")
-    ),
-    ("hi", "नमस्ते दुनिया", "13a"),
-    ("de", "12 34 56", "13a"),
-    ("zh", "今天天气很好，我们去公园。|It is a fine day today.|OK", "zh"),
-    ("de", "|".join(["今天天气很好", *["Guten Tag, Frau Müller"] * 9]), "13a"),
-  ],
-)
-def test_bleu_follows_the_script_of_the_references(language, text, expected):
-  assert bleu.tokenizer(text.split("|"), language) == expected
-  if expected != "13a":
-    for tokenize in (expected, language):  # a tokenizer, or a language for which one is chosen
-      texts = text.split("|")
-      assert bleu.corpus(texts, texts, tokenize)["bleu"] == pytest.approx(100)
 
 
 def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, caplog):

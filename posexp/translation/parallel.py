@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from posexp.data import batches, tokenizer
-from posexp.data.batches import Batch, Pairs
+from posexp.data.batches import Batch
 from posexp.errors import UserError
 from posexp.runs import bleu
 from posexp.tasks.results import guessing
+from posexp.translation.encoded import Pairs
 
 if TYPE_CHECKING:
-  from posexp.models.translator import TranslatorSpec
+  from posexp.translation.model import TranslatorSpec
 
 
 class TextPair(NamedTuple):
@@ -56,7 +57,7 @@ class ParallelData(batches.Bucketed):
     )
 
   def model(self, encoding, size, positions) -> TranslatorSpec:
-    from posexp.models.translator import TranslatorSpec
+    from posexp.translation.model import TranslatorSpec
 
     source, target = (each.vocab_size for each in self.tokenizers)
     longest = int(self.examples["train"].lengths.max())
@@ -73,7 +74,7 @@ class ParallelData(batches.Bucketed):
     return guessing(np.append(np.bincount(target.tokens), len(target.lengths)))  # ends, too
 
   def rows_of(self, batch_size: int) -> np.ndarray:
-    return batches.rows_of(self.bucket_lengths, batch_size)
+    return rows_of(self.bucket_lengths, batch_size)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Count the batches of an epoch; UserError if a batch does not hold the longest sentence."""
@@ -89,3 +90,9 @@ class ParallelData(batches.Bucketed):
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):
       yield {"tokens": batch["source"], "mask": batch["source_mask"], "weight": batch["weight"]}
+
+
+def rows_of(ends: np.ndarray, tokens: int) -> np.ndarray:
+  """Return the rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
+  rows = np.maximum(tokens // ends, 1)
+  return np.where(rows < batches.GRANULE, rows, rows // batches.GRANULE * batches.GRANULE)

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check, only_with
-from posexp.data import batches, encoded, sources, tokenizer, writing
+from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check
+from posexp.data import batches, tokenizer, writing
 from posexp.data.batches import Batch
-from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange, cased_key
+from posexp.data.splits import Split
 from posexp.runs import bleu
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import TRANSLATIONS, write_predictions
 from posexp.tasks.contract import Snapshot, Task
-from posexp.tasks.parallel import ParallelData, TextPair
 from posexp.tasks.results import (
   Outputs,
   aligned,
@@ -35,12 +34,14 @@ from posexp.tasks.results import (
   score_of,
   token_scores,
 )
+from posexp.translation.encoded import LEAST, SPECIAL, encode
+from posexp.translation.parallel import ParallelData, TextPair
+from posexp.translation.search import Beam, Penalty, Search
 
 if TYPE_CHECKING:
-  from posexp.models.decoding import Search
-  from posexp.models.translator import TranslatorSpec
+  from posexp.translation.model import TranslatorSpec
 
-Vocabulary = Annotated[int, at_least(tokenizer.LEAST), at_most(tokenizer.MOST)]
+Vocabulary = Annotated[int, at_least(LEAST), at_most(tokenizer.MOST)]
 TWO = Bound("at least 2, a token and the end of the sentence", lambda value: value >= 2)
 DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
@@ -75,18 +76,15 @@ class Translation(Task):
   tokenizer: Literal["bpe", "char"] = "bpe"
   joint: bool = True
   max_length: Annotated[int, TWO] | None = 128
-  beam: int = 4
-  length_penalty: float = 0.6
+  beam: Beam = 4
+  length_penalty: Penalty = 0.6
   bleu_pairs: Count = 500
 
   def __post_init__(self):
     """Raise ValueError for an option that is wrong for any data."""
-    from posexp.models.decoding import Search
-
     check(self)
     if self.source == self.target:
       raise ValueError(f"target must be another language than source={self.source}")
-    Search(self.beam, self.length_penalty)
 
   def splits(self) -> Splits:
     """Return the pairs; they are read when they are needed.
@@ -99,17 +97,15 @@ class Translation(Task):
   @property
   def search(self) -> Search:
     """The search that translates test sentences."""
-    from posexp.models.decoding import Search
-
     return Search(self.beam, self.length_penalty)
 
   def smallest_model(self, encoding, size, positions) -> TranslatorSpec:
-    from posexp.models.translator import TranslatorSpec
+    from posexp.translation.model import TranslatorSpec
 
     return TranslatorSpec(4, 4, encoding, size, positions)
 
   def kept_model(self, folder, encoding, size, positions) -> TranslatorSpec:
-    from posexp.models.translator import TranslatorSpec
+    from posexp.translation.model import TranslatorSpec
 
     source, target = (tokenizer.Tokenizer(text).vocab_size for text in tokenizers(self, folder))
     return TranslatorSpec(source, target, encoding, size, positions)
@@ -132,8 +128,9 @@ class Translation(Task):
     rows: np.ndarray | None = None,
   ) -> tuple[list[str], Outputs]:
     """Return hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
-    rows = batches.by_length(data.examples[split].lengths, rows)
-    decoded = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
+    pairs, sizes = data.examples[split], data.rows_of(snapshot.batch_size)
+    found = batches.evaluation(pairs, data.bucket_lengths, sizes, pairs.by_length(rows))
+    decoded = decode(snapshot, found, search)
     return [data.tokenizers[1].decode(tokens) for tokens in decoded["tokens"].tolist()], decoded
 
   def answers(self, data: ParallelData, split: str, found: Outputs) -> Outputs:
@@ -237,7 +234,7 @@ def _decoded(summary: Mapping[str, Any]) -> list[str]:
 
 def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
   """Return the best hypotheses for rows of batches: `tokens` [N,T], `length` and `score` [N]."""
-  from posexp.models.decoding import searcher
+  from posexp.translation.decoding import searcher
 
   find = searcher(snapshot.graphdef, search)
 
@@ -282,7 +279,7 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
     pairs = given.pairs["train"]()
     sides = slice(2) if side is None else slice(side, side + 1)
     rows = tokenizer.evenly(pair[sides] for pair in pairs)
-    texts, special = itertools.chain.from_iterable(rows), tokenizer.ENDS[task.tokenizer]
+    texts, special = itertools.chain.from_iterable(rows), SPECIAL[task.tokenizer]
     return tokenizer.train(texts, task.tokenizer, task.vocab_size, special, decodes=True)
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
@@ -296,9 +293,7 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
   first = tokenizer.Tokenizer(texts[0])
   opened = (first, first if task.joint else tokenizer.Tokenizer(texts[1]))
   examples = {
-    split: encoded.encode(
-      found, texts, split=split, max_length=task.max_length, data=f"{digest}/{split}"
-    )
+    split: encode(found, texts, split=split, max_length=task.max_length, data=f"{digest}/{split}")
     for split, found in given.pairs.items()
   }
   notes = list(given.notes)
@@ -327,33 +322,3 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
     note += f"; {chosen} chooses the checkpoint" if task.chosen_by(data) != task.score else ""
     data = dataclasses.replace(data, notes=(*notes, note))
   return data
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus(sources.Sourced, Translation):
-  """Pairs of `hub`, or else of the files `train`, `validation` and `test`."""
-
-  columns: ClassVar[tuple[str, ...]] = ("source", "target")
-  way_out: ClassVar[str] = "task=translation task.train=FILE, or take task=numbers"
-
-  subset: Annotated[str | None, only_with("hub")] = None
-
-  def __post_init__(self):
-    super().__post_init__()
-    sources.check(self, "training pairs")
-
-  def data_digest(self):
-    return None if self.hub else sources.identity(self)
-
-  def splits(self):
-    given, digest = sources.rows(self), sources.identity(self)
-    if len(given) < len(SPLITS):
-      digest = storage.digest(digest, RECIPE)
-    names = {"rows": "pairs", "texts": "sources"}
-    splits, notes = arrange(given, keep=full, equal=cased_key, digest=digest, **names)
-    return Splits(splits, [*sources.notes(self), *notes], digest)
-
-
-def full(pair: Row) -> bool:
-  """Return whether neither side of a pair is empty."""
-  return all(text.strip() for text in pair)

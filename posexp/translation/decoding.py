@@ -9,52 +9,26 @@ sees only the slots of its own tokens.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
-from posexp.config.checks import Count, at_least, at_most, check
-from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.data.tokenizer import PAD
 from posexp.encodings.span import Span
 from posexp.models.cache import Cache
-from posexp.models.translator import Translator
+from posexp.translation.encoded import BOS, EOS
+from posexp.translation.model import Translator
+from posexp.translation.search import Search
 
 BLOCK = 64  # words in a block of `largest`
 ROOM = 8  # slots of the first cache beyond the length of the source
 
 Sources = tuple[tuple[Array, Array, Span], ...]  # keys, values and their span, for every layer
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-  """The options of a search.
-
-  Each row keeps its `beam` best hypotheses by log p / ((5 + n)/6)^length_penalty (Wu et al. 2016,
-  eq. 14) for n tokens including [EOS]. A hypothesis of `max_length` tokens is cut there, without
-  [EOS]. The default is 2s + 8 for a source of s tokens including its [EOS], so that padding does
-  not matter. No hypothesis is longer than the encoding has positions.
-  """
-
-  beam: Annotated[Count, at_most(100)] = 4
-  length_penalty: Annotated[float, at_least(0)] = 0.6
-  max_length: Count | None = None
-
-  def __post_init__(self):
-    check(self)
-
-  def most(self, source: Array | int) -> Array | int:
-    """Return the most tokens of a hypothesis, given the number of tokens of its source."""
-    return 2 * source + 8 if self.max_length is None else self.max_length
-
-  def rank(self, score: Array, length: Array) -> Array:
-    """Return the score that ranks hypotheses: log p, corrected for length."""
-    return score / ((5 + length) / 6) ** self.length_penalty
 
 
 class Beams(struct.PyTreeNode):

@@ -1,19 +1,18 @@
 """Pairs of sentences as tokens on disk, and in batches by tokens."""
 
-import functools
 import itertools
 import json
-import operator
-import os
 import random
 
 import numpy as np
 import pytest
 
 from posexp import storage
-from posexp.data import batches, encoded, side_by_side, store, tokenizer
+from posexp.data import batches, side_by_side, tokenizer
 from posexp.data.batches import GRANULE
 from posexp.errors import UserError
+from posexp.translation import encoded
+from posexp.translation.parallel import rows_of
 
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def trained(given=PAIRS, vocab_size=300):
   texts = itertools.chain.from_iterable(given)
-  return tokenizer.train(texts, "bpe", vocab_size, tokenizer.ENDS["bpe"], decodes=True)
+  return tokenizer.train(texts, "bpe", vocab_size, encoded.SPECIAL["bpe"], decodes=True)
 
 
 def encode(given, split="train", max_length=None, tokenizers=None, data="d"):
@@ -62,7 +61,7 @@ def test_the_tokenizer_is_deterministic_and_gives_every_text_back():
   opened = tokenizer.Tokenizer(json_text)
   vocabulary = json.loads(json_text)["model"]["vocab"]
   assert [vocabulary[name] for name in ("[PAD]", "[BOS]", "[EOS]")] == [0, 1, 2]
-  assert tokenizer.Tokenizer(trained(vocab_size=tokenizer.LEAST)).vocab_size == 259
+  assert tokenizer.Tokenizer(trained(vocab_size=encoded.LEAST)).vocab_size == 259
   for text in (text for pair in PAIRS for text in pair):
     (ids,) = opened.ids([text])
     assert min(ids) > 2  # "[EOS]" in a text is five characters
@@ -96,7 +95,7 @@ def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
   given = many(500)
   data, opened = encode(given), tokenizer.Tokenizer(trained())
   ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 300)
+  rows = rows_of(ends, 300)
   steps = batches.steps_of(data.lengths, ends, rows)
   stream = batches.training(data, ends, rows, seed=1, start=0)
   orders = []
@@ -111,10 +110,24 @@ def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
   assert len({tuple(order) for order in orders}) == 3
 
 
+def test_evaluation_by_length_leaves_least_for_a_search_to_wait_for():
+  data = encode(many(107))
+  ends, only = batches.buckets(data.lengths, int(data.lengths.max())), np.arange(0, 107, 2)
+  chosen = data.by_length(only)
+  assert sorted(chosen.tolist()) == only.tolist()
+
+  def spread(order):
+    shown = [batch["index"] for batch in batches.evaluation(data, ends, 10, order)]
+    return sum(np.ptp(data.lengths[index[index >= 0]]) for index in shown)
+
+  assert spread(chosen) < spread(only)
+  assert (np.diff(data.lengths[data.by_length()]) >= 0).all()
+
+
 def test_rows_are_a_multiple_of_the_granule_where_that_leaves_any():
   ends = np.array([8, 24, 64, 512])
-  assert batches.rows_of(ends, 250).tolist() == [24, 8, 3, 1]
-  assert batches.rows_of(ends, 4096).tolist() == [512, 168, 64, GRANULE]
+  assert rows_of(ends, 250).tolist() == [24, 8, 3, 1]
+  assert rows_of(ends, 4096).tolist() == [512, 168, 64, GRANULE]
 
 
 def test_long_pairs_are_dropped_from_training_and_cut_elsewhere():
@@ -146,60 +159,6 @@ def test_tokens_are_written_once_for_the_same_data():
   for i, side in enumerate((apart.source, apart.target)):
     (ids,) = tokenizer.Tokenizer(separate[i]).ids([many(30)[0][i]])
     assert side.tokens[: side.starts[1]].tolist() == ids.tolist()
-
-
-def test_a_store_that_cannot_be_written_is_replaced_and_a_broken_fill_leaves_nothing(
-  tmp_path, monkeypatch
-):
-  def fail(folder):
-    (folder / "half").write_text("x")
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    store.kept("a/b", fail)
-  assert list((storage.cache_folder() / "a").iterdir()) == []
-  path = store.kept("a/b", lambda folder: (folder / "x").write_text("1"))
-  assert store.kept("a/b", fail) == path == storage.cache_folder() / "a" / "b"
-
-  (tmp_path / "file").write_text("")
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-  path = store.kept("a/b", lambda folder: (folder / "x").write_text("2"))
-  assert (path / "x").read_text() == "2"
-  assert store.kept("a/b", fail) == path
-
-  def full(folder):
-    raise OSError(28, "No space left on device", str(folder / "tokens"))
-
-  with pytest.raises(UserError, match=r"tokens: cannot be written: No space .* XDG_CACHE_HOME"):
-    store.kept("a/c", full)
-
-
-def doubling(parent, dies_at=None):
-  """Doubles numbers; in another process than `parent` it dies of one of them."""
-
-  def double(number):
-    if number == dies_at and os.getpid() != parent:
-      os._exit(1)
-    return 2 * number, os.getpid()
-
-  return double
-
-
-@pytest.mark.parametrize(("count", "dies_at"), [(0, None), (2, None), (20, 5)])
-def test_several_processes_answer_in_order_even_if_one_dies(count, dies_at, monkeypatch):
-  monkeypatch.setattr(side_by_side, "ALONE", 2)
-  monkeypatch.setattr(side_by_side, "cores", lambda: 2)
-  found = list(side_by_side.mapped(doubling, (os.getpid(), dies_at), range(count)))
-  assert [number for number, _ in found] == [2 * number for number in range(count)]
-  processes = {process for _, process in found}
-  assert len(processes) == {0: 0, 2: 1, 20: 3}[count]
-
-
-def test_an_error_of_another_process_is_raised_in_this_one(monkeypatch):
-  monkeypatch.setattr(side_by_side, "ALONE", 0)
-  monkeypatch.setattr(side_by_side, "cores", lambda: 2)
-  with pytest.raises(ZeroDivisionError):
-    list(side_by_side.mapped(functools.partial, (operator.truediv, 1), [2, 1, 0, 1, 1]))
 
 
 def test_pairs_are_encoded_alike_by_several_processes(monkeypatch):

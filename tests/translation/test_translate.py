@@ -10,14 +10,14 @@ import finished
 import fuzz
 import pytest
 
-from posexp import translate
-from posexp.analysis.line_translation import LineTranslator
 from posexp.data.lines import Line
-from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
-from posexp.models.decoding import Search
 from posexp.runs import read_run
 from posexp.training.restore import open_alone
+from posexp.translation import command as translate
+from posexp.translation.encoded import EOS
+from posexp.translation.lines import LineTranslator
+from posexp.translation.search import Search
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 

@@ -9,8 +9,8 @@ import pytest
 
 from posexp.errors import UserError
 from posexp.runs import bleu
-from posexp.tasks import number_words
-from posexp.tasks.number_words import Numbers
+from posexp.translation import number_words
+from posexp.translation.number_words import Numbers
 
 SIZES = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9)}
 HELD = ("train", "validation", "test")

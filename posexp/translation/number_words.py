@@ -23,7 +23,7 @@ from posexp.config import nearest
 from posexp.config.checks import Name, Whole, between
 from posexp.data.splits import draw, key
 from posexp.errors import UserError, check_installed
-from posexp.tasks.translation import Splits, Translation, Vocabulary
+from posexp.translation.task import Splits, Translation, Vocabulary
 
 YEARS = range(1000, 2100)  # never drawn as numbers, so that no text has two translations
 DAYS = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())

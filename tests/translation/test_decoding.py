@@ -13,17 +13,15 @@ from flax import nnx
 from small import rngs
 from states import python
 
-from posexp.analysis.probe import perturbed
-from posexp.analysis.properties import compiled, decoded
-from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.data.tokenizer import PAD
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.profiles import Inkling
-from posexp.encodings.relative import RPR, TransformerXL
-from posexp.models.decoding import BLOCK, ROOM, Search, largest, searcher
+from posexp.encodings.relative import RPR
 from posexp.models.size import Size
-from posexp.models.transformer import Stack
-from posexp.models.translator import TranslatorSpec
+from posexp.translation.decoding import BLOCK, ROOM, largest, searcher
+from posexp.translation.encoded import BOS, EOS
+from posexp.translation.model import TranslatorSpec
+from posexp.translation.search import Search
 
 VOCAB, BEAM = 23, 3
 LENGTHS = np.array([4, 1, 3, 2])  # of the sources
@@ -261,20 +259,3 @@ def test_rows_are_divided_among_devices():
   done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=places)
   assert done.communicate() == ("", "")
   assert done.returncode == 0
-
-
-@pytest.mark.parametrize("encoding", [TransformerXL(), Inkling()], ids=str)
-def test_a_cache_may_be_longer_than_the_positions_of_training(encoding):
-  stack = Stack(VOCAB, encoding, Size(**SIZE), causal=True, max_position=4, rngs=rngs())
-  stack, tokens = perturbed(stack), jnp.arange(1, 9)[None]
-  whole = compiled(stack, "__call__", tokens)
-  np.testing.assert_allclose(decoded(stack, tokens), whole, atol=1e-5)
-
-
-def test_token_types_are_read_where_padding_goes_beyond_the_positions():
-  size = Size(**SIZE, token_types=2)
-  stack = perturbed(Stack(VOCAB, Learned(length=4), size, rngs=rngs()))
-  tokens, types = jnp.arange(1, 7)[None], jnp.array([[0, 0, 1, 1, 0, 0]])
-  alone = compiled(stack, "__call__", tokens[:, :4], types=types[:, :4])
-  padded = compiled(stack, "__call__", tokens, jnp.arange(6)[None] < 4, types=types)
-  np.testing.assert_allclose(padded[:, :4], alone, atol=1e-5)

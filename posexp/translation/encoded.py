@@ -1,6 +1,8 @@
-"""Pairs of sentences as tokens on disk: written once in a stream, read row by row as needed."""
+"""Pairs of sentences as tokens: in batches, and on disk, where a stream writes them once."""
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 import sys
 from collections.abc import Callable
@@ -10,16 +12,67 @@ import numpy as np
 
 from posexp import storage
 from posexp.data import store
-from posexp.data.batches import Pairs, Sequences
+from posexp.data.batches import Batch, Sequences, numbered
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import Row, Split
-from posexp.data.tokenizer import Tokenizer
+from posexp.data.tokenizer import PAD, Tokenizer
 from posexp.errors import UserError
 
 Chunk = tuple[list[tuple[np.ndarray, np.ndarray]], int]
 
 CHUNK = 1_000  # pairs to tokenize at a time; with 10,000, all of it takes 1.5 times as long
 SIDES = ("source", "target")
+BOS, EOS = 1, 2
+# The first tokens of each tokenizer, in the order of their ids; bytes need no [UNK].
+SPECIAL = {"bpe": ["[PAD]", "[BOS]", "[EOS]"], "char": ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]}
+LEAST = len(SPECIAL["bpe"]) + 256  # the smallest vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+  """A tokenized split of pairs of sentences, without special tokens."""
+
+  source: Sequences
+  target: Sequences
+  long: int = 0  # pairs beyond the maximum length: dropped from train, cut in other splits
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    """The tokens of each pair's longer side, with its special token, int64 [N]."""
+    return np.maximum(self.source.lengths, self.target.lengths) + 1
+
+  def by_length(self, only: np.ndarray | None = None) -> np.ndarray:
+    """Return the places of all pairs, or those of `only`, in order of the pairs' lengths.
+
+    A search continues until the last row of a batch is finished, so its rows should end together.
+    """
+    order = np.arange(len(self.lengths)) if only is None else only
+    return order[np.argsort(self.lengths[order], kind="stable")]
+
+  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
+    """Return the pairs `rows`, padded to `length` tokens, and to `size` rows with weight 0.
+
+    The batch has int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
+    labels (the target's tokens, then [EOS]); bool [B, L]: source_mask and mask, of target and
+    labels; weight float32 [B], and index int32 [B], the place in the split (-1 for a padded row).
+    """
+    source, source_mask = _ended(self.source, rows, length, size)
+    labels, mask = _ended(self.target, rows, length, size)
+    target = np.where(mask, np.roll(labels, 1, axis=1), PAD)
+    target[: len(rows), 0] = BOS
+    batch = {"source": source, "target": target, "labels": labels}
+    return batch | {"source_mask": source_mask, "mask": mask} | numbered(rows, size)
+
+
+def _ended(
+  side: Sequences, rows: np.ndarray, length: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return what `Sequences.padded` does, each sequence with [EOS] after it."""
+  tokens, mask = side.padded(rows, length, size)
+  place, count = np.arange(length), side.lengths[rows, None]
+  tokens[: len(rows)][place == count] = EOS
+  mask[: len(rows)] = place <= count
+  return tokens, mask
 
 
 def encode(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from posexp.data import batches
-from posexp.data.batches import Pairs, Sequences
-from posexp.data.tokenizer import EOS, Tokenizer
-from posexp.models.decoding import Search
-from posexp.tasks.translation import decode, tokenizers
+from posexp.data.batches import Sequences
+from posexp.data.tokenizer import Tokenizer
 from posexp.training.restore import TrainedModel
+from posexp.translation.encoded import EOS, Pairs
+from posexp.translation.search import Search
+from posexp.translation.task import decode, tokenizers
 
 
 class Hypothesis(NamedTuple):
@@ -30,9 +33,10 @@ class LineTranslator:
   def __init__(self, trained: TrainedModel, search: Search, rows: int):
     """Prepare to translate batches of `rows` rows, a multiple of the devices of the snapshot."""
     self.snapshot, self.search, self.rows = trained.snapshot, search, rows
-    self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
+    task: Any = trained.setup.task  # a Translation
+    self.source, self.target = map(Tokenizer, tokenizers(task, trained.run.path))
     self.limit = trained.spec.encoding.limit
-    limits = [bound for bound in (trained.setup.task.max_length, self.limit) if bound is not None]
+    limits = [bound for bound in (task.max_length, self.limit) if bound is not None]
     self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]
 
   def __call__(self, lines: Sequence[str]) -> list[Hypothesis | None]:
@@ -44,9 +48,9 @@ class LineTranslator:
     ids = self.source.ids([lines[place] for place in real])
     sources = Sequences.of([tokens[: self.most - 1] for tokens in ids])
     pairs = Pairs(sources, sources)  # the search does not read targets
-    ends = sorted({batches.padded_length(count, self.limit) for count in pairs.lengths.tolist()})
-    rows = batches.by_length(pairs.lengths)
-    best = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
+    ends = np.unique([batches.padded_length(count, self.limit) for count in pairs.lengths.tolist()])
+    found = batches.evaluation(pairs, ends, self.rows, pairs.by_length())
+    best = decode(self.snapshot, found, self.search)
     for row, place in enumerate(real):
       target = best["tokens"][row, : best["length"][row]].tolist()
       translations[place] = Hypothesis(

@@ -1,0 +1,5 @@
+"""Translation as a room of its own: data, model, search, tasks, scores, command and maps.
+
+Nothing else in posexp imports it. Its tasks and its command are found by the entry points of the
+package, as those of anybody's plugin are, and it uses what every plugin may use.
+"""
