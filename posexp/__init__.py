@@ -30,7 +30,7 @@ _HOMES = {
   "open_for": "posexp.training.restore",
   "Source": "posexp.training.sources",
   "Task": "posexp.tasks.contract",
-  "Diagnostic": "posexp.tasks.diagnostic",
+  "Diagnostic": "posexp.diagnostics.diagnostic",
   "Tracker": "posexp.tracking.tracker",
   "TrackedRun": "posexp.tracking.tracker",
   "Launcher": "posexp.sweeps.supervise",

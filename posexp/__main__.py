@@ -6,10 +6,11 @@ import ast
 import inspect
 import runpy
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "lengths", "inspect", "check", "report", "compare", "clean",
+  "train", "evaluate", "inspect", "check", "report", "compare", "clean",
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def run_other(argv: list[str]) -> None:
     raise UserError(f"{name}: no such command, but {', '.join((*COMMANDS, *commands))}")
 
 
-def print_commands(others: dict) -> None:
+def print_commands(others: Mapping[str, Callable]) -> None:
   """Print each command with the first sentence that its module or its function says of it."""
   said = {}
   for name in COMMANDS:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import order
 
+from posexp.diagnostics import scan
 from posexp.parsing import grammar, trees
-from posexp.tasks import scan
 
 # Without an encoding, whose parameters are not counted against a model without one.
 RUN = [*order.MODEL, *order.STEADY, "encoding=none", "wandb.mode=disabled"]

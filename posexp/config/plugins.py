@@ -11,7 +11,7 @@
 
 A file ends with some of these tables; a package has entry points in the groups `posexp.encodings`,
 `posexp.tasks`, and so on. The parts of posexp that come by its own entry points count as built in:
-a run's config.yaml does not name them, and a group is imported when it is first asked for.
+a run's config.yaml does not name them, and each is imported when it is first looked up.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import logging
 import re
 import sys
 import traceback
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -228,24 +229,34 @@ def found(group: str) -> dict[str, Plugin]:
   return {plugin.name: plugin for plugin in _found.values() if plugin.group == group}
 
 
-def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a group's built-in objects and plugins, by name.
+class Table(UserDict):
+  """Objects by their names; those of posexp's own entry points are imported when looked up."""
 
-  Raises:
-    UserError: posexp's files have changed since it was installed from them, and one is gone.
-  """
-  loaded = {}
-  for entry in entries(group)[0]:
+  def __getitem__(self, name: str) -> Any:
+    """Return an object.
+
+    Raises:
+      UserError: posexp's files have changed since it was installed from them, and this one is gone.
+    """
+    value = super().__getitem__(name)
+    if not isinstance(value, EntryPoint):
+      return value
     try:
-      loaded[entry.name] = _loaded(entry)[0]
+      return _loaded(value)[0]
     except (ImportError, AttributeError) as error:
       if not (getattr(error, "name", None) or "posexp").startswith("posexp"):
         raise
       raise UserError(
-        f"{entry.value} is gone since posexp was installed from {near(CONFIGS.parent)}: install it "
+        f"{value.value} is gone since posexp was installed from {near(CONFIGS.parent)}: install it "
         f"again, as in pip install -e {near(CONFIGS.parent)}"
       ) from error
-  return {**built_in, **loaded, **{name: each.value for name, each in found(group).items()}}
+
+
+def table(group: str, built_in: Mapping[str, Any]) -> Table:
+  """Return a group's built-in objects and plugins, by name."""
+  own = {entry.name: entry for entry in entries(group)[0]}
+  others = {name: plugin.value for name, plugin in found(group).items()}
+  return Table({**built_in, **own, **others})
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from posexp.errors import UserError
 ENCODINGS: dict[str, type[Encoding]] = {**table.ENCODINGS, "by_layer": ByLayer}  # which mixes them
 
 
-def all_encodings() -> dict[str, type[Encoding]]:
+def all_encodings() -> Mapping[str, type[Encoding]]:
   """Return the built-in encodings and those of plugins, by name.
 
   Raises:

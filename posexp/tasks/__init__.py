@@ -7,24 +7,17 @@ from posexp.config import build, look_up, plugins
 from posexp.errors import UserError
 from posexp.runs.metrics import is_metric
 from posexp.tasks.contract import Task
-from posexp.tasks.diagnostic_tasks import DIAGNOSTICS
-from posexp.tasks.echo import Echo
-from posexp.tasks.scan import Scan
-from posexp.tasks.state_tasks import STATE_TASKS
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.who_acts import WhoActs
 
 TASKS = {
   "text_classification": TextClassification,
   "who_acts": WhoActs,
-  **{task.name: task for task in (*DIAGNOSTICS, *STATE_TASKS)},
-  "echo": Echo,
-  "scan": Scan,
 }
 
 
-def tasks() -> dict[str, type[Task]]:
-  """Return all tasks by name: built-in ones, those of other rooms of the package, and plugins."""
+def tasks() -> Mapping[str, type[Task]]:
+  """Return all tasks by name: built-in ones, those of wings, and plugins."""
   return plugins.table("task", TASKS)
 
 

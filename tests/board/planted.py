@@ -12,11 +12,11 @@ from posexp.board.command import arguments, leaderboard
 from posexp.board.standings import Board, of_file
 from posexp.board.suite import Suite
 from posexp.config import plugins
+from posexp.diagnostics.answering import LEARNED
 from posexp.reporting.paired_predictions import Examples
 from posexp.runs import RunWriter, folder, read_run
 from posexp.runs.lengths import extrapolation
 from posexp.runs.records import read_records
-from posexp.tasks.diagnostic import LEARNED
 
 LENGTHS = [2, 4, 5, 6]
 OPTIONS = ["model=tiny", "task.longest=4", f"task.lengths={LENGTHS}", "task.examples=20"]

@@ -108,7 +108,8 @@ def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
 def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
   root = Path(__file__).parents[2]
   scripts = re.findall(r"^posexp-(\w+) = ", (root / "pyproject.toml").read_text(), re.MULTILINE)
-  wings = ["context", "export", "generate", "judge", "leaderboard", "parse", "score", "sync"]
+  wings = ["context", "export", "generate", "judge", "leaderboard", "lengths", "parse", "score"]
+  wings += ["sync", "translate"]
   assert {*scripts} == {*__main__.COMMANDS, *wings}
   for argv, status in ([], None), (["trian"], 2), (["report", "--help"], 0):
     monkeypatch.setattr(sys, "argv", ["posexp", *argv])

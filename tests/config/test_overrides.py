@@ -204,6 +204,7 @@ WINGS = {
   "posexp.judge": "posexp.judging.command",
   "posexp.parse": "posexp.parsing.command",
   "posexp.translate": "posexp.translation.command",
+  "posexp.lengths": "posexp.diagnostics.command",
   "posexp.export": "posexp.released.command",
   "posexp.leaderboard": "posexp.board.command",
   "posexp.sync": "posexp.wandb.command",

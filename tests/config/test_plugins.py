@@ -234,9 +234,11 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   assert plugins.table("encoding", {})["near"].__name__ == "Distance"
   assert plugins.table("config", {}) == {"near": tmp_path / "options"}
   assert plugins.record({"encoding": "near"}) == {}
-  own["encoding"] = [EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings")]
+  own["encoding"].append(EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings"))
+  encodings = plugins.table("encoding", {})
+  assert (encodings["near"].__name__, [*encodings]) == ("Distance", ["near", "moved"])
   with pytest.raises(UserError, match=r"posexp\.moved:Distance is gone since .* pip install -e "):
-    plugins.table("encoding", {})
+    encodings["moved"]
 
 
 @pytest.mark.parametrize(

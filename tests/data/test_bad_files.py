@@ -7,9 +7,9 @@ import gzip
 
 import pytest
 
+from posexp.diagnostics.scan import Scan
 from posexp.errors import UserError
 from posexp.language.task import LanguageModeling
-from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
 from posexp.translation.corpus import Corpus
 

@@ -19,11 +19,11 @@ from order import MODEL, command, interrupted, only, timeless
 
 from posexp.config import plugins, resolve
 from posexp.config.command_line import compose
+from posexp.diagnostics.diagnostic import Diagnostic
 from posexp.encodings.rngs import Rngs
 from posexp.parsing.task import Parsing
 from posexp.runs import read_run
 from posexp.tasks import tasks
-from posexp.tasks.diagnostic import Diagnostic
 from posexp.tasks.results import score_of
 from posexp.tasks.text_classification import LabeledTexts
 from posexp.training.devices import mesh_for

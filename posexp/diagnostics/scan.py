@@ -23,9 +23,8 @@ import numpy as np
 from posexp.config.checks import Name, between, check
 from posexp.data import files
 from posexp.data.splits import draw, key
+from posexp.diagnostics.answering import Answering, Answers, Example
 from posexp.errors import UserError
-from posexp.tasks.diagnostic import Answering
-from posexp.tasks.drawn import Listed
 
 VERBS = {"walk": "I_WALK", "look": "I_LOOK", "run": "I_RUN", "jump": "I_JUMP"}
 SIDES = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}
@@ -127,6 +126,41 @@ def _parsed(path: str, lines: Iterator[str]) -> Iterator[Pair]:
           f"{path}, line {number}: SCAN has no {unknown[0]!r}, but {', '.join(known)}"
         )
     yield " ".join(command), " ".join(actions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Answers):
+  """Examples of a fixed set, from which steps draw; the length of an example is its answer's."""
+
+  examples: dict[str, list[Example]]  # of each split
+  blind: dict[int, float]
+  notes: tuple[str, ...]
+
+  source: ClassVar[str] = "drawn with replacement"
+
+  @property
+  def epoch(self) -> int:
+    return len(self.examples["train"])
+
+  @functools.cached_property
+  def lengths(self):
+    return {split: tuple(sorted({len(y) for _, y in own})) for split, own in self.examples.items()}
+
+  def training(self, random, rows):
+    train = self.examples["train"]
+    return [train[i] for i in random.integers(len(train), size=rows).tolist()]
+
+  def widest(self, length):
+    alike = (pair for own in self.examples.values() for pair in own if len(pair[1]) == length)
+    return max(alike, key=lambda each: len(each[0]))
+
+  @functools.cached_property
+  def splits(self):
+    return {
+      split: (np.array([len(y) for _, y in own]), own)
+      for split, own in self.examples.items()
+      if split != "train"
+    }
 
 
 @dataclasses.dataclass(frozen=True)

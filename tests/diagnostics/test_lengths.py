@@ -3,15 +3,14 @@
 import types
 
 import numpy as np
-import order
 import pytest
 
-from posexp import lengths
 from posexp.config.arguments import ranges
+from posexp.diagnostics import command
+from posexp.diagnostics.algorithmic import Addition, Copy
+from posexp.diagnostics.diagnostic import Drawn
 from posexp.errors import UserError
 from posexp.models.positions import Positions
-from posexp.tasks.diagnostic import Drawn
-from posexp.tasks.diagnostic_tasks import Addition, Copy
 from posexp.training.evaluation import gathered
 
 
@@ -48,7 +47,7 @@ def typed(tmp_path, monkeypatch):
       data=task.prepare(tmp_path),
     )
     monkeypatch.setattr("posexp.training.restore.open_for", lambda *_: trained)
-    return order.work(lengths, "RUN", asked)
+    return command.lengths(command.arguments(["RUN", asked]))
 
   return typed
 
@@ -86,7 +85,7 @@ def test_shares_have_wilson_intervals():
   n, p, z = 20, 0.15, 1.959963984540054
   middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
   expected = [(middle + sign * half) / (1 + z**2 / n) for sign in (-1, 1)]
-  found = lengths.share([True] * 3 + [False] * 17)
+  found = command.share([True] * 3 + [False] * 17)
   assert [found["low"], found["high"]] == pytest.approx(expected)
 
 

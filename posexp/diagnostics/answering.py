@@ -1,4 +1,4 @@
-"""Examples drawn at random: an input, and the answer that a decoder writes after it.
+"""Questions and answers: an input, and the answer that a decoder writes after it.
 
 A row is BOS x SEP y EOS, where y and EOS count; for a classifier, BOS x with the class y; or, for a
 tagger, BOS x with an answer for each symbol. If the input ends with a question, SEP precedes the
@@ -10,37 +10,145 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from posexp.data.batches import GRANULE, Batch, numbered
 from posexp.errors import UserError
-from posexp.tasks.contract import Data, ModelSpec
+from posexp.runs.lengths import REACHED
+from posexp.runs.predictions import ANSWERS, write_predictions
+from posexp.tasks.contract import Data, ModelSpec, Snapshot, Task
+from posexp.tasks.results import (
+  Outputs,
+  aligned,
+  by_row,
+  metric_of,
+  parts,
+  prefixed,
+  rows_of,
+  token_scores,
+)
 
 PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
+LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
+BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
 
 
-class Form(Protocol):
-  """The part of a task that decides how a model reads and answers examples."""
+class Answering(Task):
+  """A model writes the answer to an input, and only an answer without mistakes counts.
 
-  question: ClassVar[int]  # the input's last symbols that a decoder reads behind SEP
-  symbol_names: ClassVar[tuple[str, ...]]  # if they are not called by their numbers
+  The split `beyond`, where there is one, holds what training does not reach, such as longer ones.
+  """
 
-  @property
-  def form(self) -> str:
-    """Whether a "decoder" writes the answer, or an "encoder" or a "tagger" gives it."""
+  score: ClassVar[str] = "validation/exact_match"
+  headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
+  followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
+  prediction_columns = ANSWERS
 
-  @property
-  def symbols(self) -> int:
-    """The number of symbols that inputs and answers have."""
+  form: str  # "decoder", "encoder" or "tagger"
+  symbols: int  # that inputs and answers have
+  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
+  symbol_names: ClassVar[tuple[str, ...]] = ()  # if they are not called by their numbers
 
-  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
-    """Return a decoder, or a classifier."""
+  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> Any:
+    """Return a decoder, which a tagger is as well, or a classifier of BOS."""
+    from posexp.models.classifier import ClassifierSpec
+    from posexp.models.language_model import LanguageModelSpec
+
+    if self.form == "encoder":
+      return ClassifierSpec(vocab_size, classes, encoding, size, first=True, positions=positions)
+    return LanguageModelSpec(vocab_size, encoding, size, positions)
+
+  def smallest_model(self, encoding, size, positions) -> ModelSpec:
+    return self.spec(2, 2, encoding, size, positions)
+
+  def answers(self, data: Answers, split: str, found: Outputs) -> Outputs:
+    """Return for every example, [N] each: `loss`, the `tokens` that count, how many are `right`,
+    whether all are (`exact`), whether all but the end are (`oracle`), and its `length`.
+    """
+    lengths, examples = data.splits[split]
+    if self.form == "encoder":
+      right = found["answer"] == np.array([int(y[0]) for _, y in examples])
+      found |= {"exact": right, "oracle": right, "right": right.astype(int)}
+      return found | {"tokens": np.ones(len(right), int), "length": lengths}
+    if self.form == "tagger":
+      found = by_row(found, np.array([len(y) for _, y in examples]))
+      exact = found["right"] == found["tokens"]
+      return found | {"exact": exact, "oracle": exact, "length": lengths}
+    tokens = np.array([len(y) + 1 for _, y in examples])
+    ends = np.array([len(x) + len(y) + 1 for x, y in examples])  # where EOS is predicted
+    last = found["right"][np.arange(len(ends)), ends]
+    found = by_row(found, tokens)
+    exact, oracle = found["right"] == tokens, found["right"] - last == tokens - 1
+    return found | {"exact": exact, "oracle": oracle, "length": lengths}
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    """Return exact match with and without the end, token accuracy given the right tokens before,
+    and nats per token.
+    """
+    shares = {"exact_match": found["exact"].mean(), "oracle_end": found["oracle"].mean()}
+    return token_scores(found) | {name: float(value) for name, value in shares.items()}
+
+  def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
+    return [split for split in ("test", "beyond") if f"{split}/loss" in summary]
+
+  def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """Return the metrics of test and beyond: means over lengths, and each length by itself."""
+    summary: dict[str, Any] = {}
+    for split in ("test", "beyond"):
+      if split not in data.splits:
+        continue
+      predictions = self.predict(data, snapshot, split)
+      summary |= prefixed(split, self.scores(predictions))
+      for length in data.lengths[split]:
+        chosen = predictions["length"] == length
+        part = self.scores({name: prediction[chosen] for name, prediction in predictions.items()})
+        for name in BY_LENGTH:
+          summary[f"{split}/{name}/{length}"] = part[name]
+        summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
+      inputs, references = zip(*data.splits[split][1], strict=True)
+      columns: dict[str, Any] = {"length": predictions["length"]}
+      columns["input"] = map(data.written, inputs)
+      columns |= {"reference": map(data.written, references)}
+      columns |= {name: predictions[name] for name in ("right", "tokens", "exact")}
+      write_predictions(folder, split, rows_of(columns))
+    # Where no tested length is one of training, validation tells whether these were learned.
+    within = "test" if "test" in data.splits else "validation"
+    summary["gates"] = {"beyond": {"metric": f"{within}/exact_match", "least": LEARNED}}
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield exact match by length, the gate, and how far the model reaches."""
+    for split in ("test", "beyond"):
+      keys = {metric_of(self.metrics, name).title: f"{split}/{name}" for name in BY_LENGTH}
+      keys["blind to order"] = f"chance/{split}/exact_match"
+      lengths = parts(summary, f"{split}/exact_match")
+      for start in range(0, len(lengths), 12):
+        some = lengths[start : start + 12]
+        yield from aligned(
+          [[f"{split}, length", *some]]
+          + [
+            [f"{title} (%)", *(f"{100 * summary[f'{key}/{length}']:.1f}" for length in some)]
+            for title, key in keys.items()
+          ]
+        )
+        yield ""
+    within = summary.get("test/exact_match", summary["validation/exact_match"])
+    beyond = "; scores beyond training say nothing" if "beyond/loss" in summary else ""
+    yield (
+      f"learned: {100 * within:.1f} % at the lengths of training"
+      if within >= LEARNED
+      else f"not learned: {100 * within:.1f} % at the lengths of training, where "
+      f"{100 * LEARNED:.0f} % are asked for{beyond}"
+    )
+    if "beyond/reach" in summary:
+      yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +159,7 @@ class Answers(Data):
   for every run.
   """
 
-  task: Form
+  task: Answering
 
   item: ClassVar[str] = "example"
   unit: ClassVar[str] = "examples"
@@ -208,38 +316,3 @@ class Answers(Data):
       return batch | {"labels": labels, "fresh": np.ones(rows, bool), "slots": slots}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
     return batch | {"labels": np.pad(classes, (0, rows - len(classes)))}
-
-
-@dataclasses.dataclass(frozen=True)
-class Listed(Answers):
-  """Examples of a fixed set, from which steps draw; the length of an example is its answer's."""
-
-  examples: dict[str, list[Example]]  # of each split
-  blind: dict[int, float]
-  notes: tuple[str, ...]
-
-  source: ClassVar[str] = "drawn with replacement"
-
-  @property
-  def epoch(self) -> int:
-    return len(self.examples["train"])
-
-  @functools.cached_property
-  def lengths(self):
-    return {split: tuple(sorted({len(y) for _, y in own})) for split, own in self.examples.items()}
-
-  def training(self, random, rows):
-    train = self.examples["train"]
-    return [train[i] for i in random.integers(len(train), size=rows).tolist()]
-
-  def widest(self, length):
-    alike = (pair for own in self.examples.values() for pair in own if len(pair[1]) == length)
-    return max(alike, key=lambda each: len(each[0]))
-
-  @functools.cached_property
-  def splits(self):
-    return {
-      split: (np.array([len(y) for _, y in own]), own)
-      for split, own in self.examples.items()
-      if split != "train"
-    }

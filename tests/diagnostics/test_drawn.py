@@ -6,19 +6,19 @@ import itertools
 import numpy as np
 import pytest
 
+from posexp.diagnostics import algorithmic, states
+from posexp.diagnostics.diagnostic import Diagnostic, Drawn
 from posexp.errors import UserError
-from posexp.tasks import diagnostic_tasks, state_tasks
-from posexp.tasks.diagnostic import Diagnostic, Drawn
 
 
 def test_symbols_that_differ_are_as_many_as_the_longest_example_has():
   with pytest.raises(ValueError, match="kinds must be at least 20 for distinct"):
-    diagnostic_tasks.Copy(distinct=True, kinds=16, lengths=(4, 16))
+    algorithmic.Copy(distinct=True, kinds=16, lengths=(4, 16))
   with pytest.raises(ValueError, match="kinds must be at least 25 for symbols that differ"):
-    state_tasks.IndirectIndexing(kinds=20, lengths=(5,), validated=(25,))
+    states.IndirectIndexing(kinds=20, lengths=(5,), validated=(25,))
   assert (
     len(
-      diagnostic_tasks.Addition(longest=4, lengths=(4,), validated=(6,)).draw(
+      algorithmic.Addition(longest=4, lengths=(4,), validated=(6,)).draw(
         np.random.default_rng(0), 6
       )[0]
     )
@@ -57,12 +57,12 @@ def test_examples_of_training_are_no_split_to_measure():
   with pytest.raises(
     UserError, match="split train has no examples to measure: those of training are"
   ):
-    next(Drawn(diagnostic_tasks.Copy()).evaluation("train", 8))
+    next(Drawn(algorithmic.Copy()).evaluation("train", 8))
 
 
 @pytest.mark.parametrize("form", ["decoder", "encoder"])
 def test_a_symbol_that_a_task_does_not_have_is_named(form):
-  class Few(diagnostic_tasks.Majority):
+  class Few(algorithmic.Majority):
     symbols = 1
 
   with pytest.raises(
@@ -73,7 +73,7 @@ def test_a_symbol_that_a_task_does_not_have_is_named(form):
 
 @pytest.mark.parametrize("symbols", [-1, 0.5])
 def test_a_symbol_is_a_whole_number_from_0_on(symbols):
-  class Odd(diagnostic_tasks.Majority):
+  class Odd(algorithmic.Majority):
     def draw(self, random, n):
       x, y = super().draw(random, n)
       return x, y + symbols - y.max()

@@ -12,15 +12,15 @@ import order
 import pytest
 from flax import nnx
 
+from posexp.diagnostics import algorithmic, states
+from posexp.diagnostics.answering import BOS, EOS, FIRST, PAD, SEP
+from posexp.diagnostics.diagnostic import Drawn
+from posexp.diagnostics.echo import EchoData
 from posexp.encodings import Encoding
 from posexp.encodings.relative import RPR
 from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.runs.lengths import extrapolation, reach
-from posexp.tasks import diagnostic_tasks, state_tasks
-from posexp.tasks.diagnostic import Drawn
-from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP
-from posexp.tasks.echo import EchoData
 
 TINY = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, dropout=0.0)
 DRAWS = 40
@@ -88,65 +88,65 @@ def are_recalled(x, y):
 
 CASES = {
   "majority": (
-    diagnostic_tasks.Majority(),
+    algorithmic.Majority(),
     lambda x, y, n: y == (np.mean(x) > 0.5) and x.mean() != 0.5,
   ),
-  "even_pairs": (diagnostic_tasks.EvenPairs(), lambda x, y, n: y == (np.diff(x) != 0).sum() % 2),
-  "parity": (diagnostic_tasks.Parity(), lambda x, y, n: y == sum(x) % 2),
-  "tally": (diagnostic_tasks.Tally(), lambda x, y, n: len(set(x)) == 1 and [*x] == [*y]),
-  "copy": (diagnostic_tasks.Copy(), lambda x, y, n: [*x] == [*y]),
-  "reverse": (diagnostic_tasks.Copy(reverse=True), lambda x, y, n: [*x] == [*y][::-1]),
+  "even_pairs": (algorithmic.EvenPairs(), lambda x, y, n: y == (np.diff(x) != 0).sum() % 2),
+  "parity": (algorithmic.Parity(), lambda x, y, n: y == sum(x) % 2),
+  "tally": (algorithmic.Tally(), lambda x, y, n: len(set(x)) == 1 and [*x] == [*y]),
+  "copy": (algorithmic.Copy(), lambda x, y, n: [*x] == [*y]),
+  "reverse": (algorithmic.Copy(reverse=True), lambda x, y, n: [*x] == [*y][::-1]),
   "distinct": (
-    diagnostic_tasks.Copy(kinds=100, distinct=True),
+    algorithmic.Copy(kinds=100, distinct=True),
     lambda x, y, n: [*x] == [*y] and len(set(x)) == n,
   ),
-  "addition": (diagnostic_tasks.Addition(hints=False), is_sum),
+  "addition": (algorithmic.Addition(hints=False), is_sum),
   "printed": (
-    diagnostic_tasks.Addition(reversed=False, hints=False),
+    algorithmic.Addition(reversed=False, hints=False),
     lambda x, y, n: is_sum(np.array([*x[n - 1 :: -1], 10, *x[:n:-1]]), y[::-1], n),
   ),
-  "hints": (diagnostic_tasks.Addition(lengths=(8, 30)), is_hinted_sum),
-  "recall": (diagnostic_tasks.Recall(), is_recalled),
-  "recall anywhere": (diagnostic_tasks.Recall(anywhere=True), is_recalled_anywhere),
+  "hints": (algorithmic.Addition(lengths=(8, 30)), is_hinted_sum),
+  "recall": (algorithmic.Recall(), is_recalled),
+  "recall anywhere": (algorithmic.Recall(anywhere=True), is_recalled_anywhere),
   "induction": (
-    diagnostic_tasks.Induction(),
+    algorithmic.Induction(),
     lambda x, y, n: len(x) == n + 2 and [y] == [x[1:][x[:-1] == 16]] and x[-1] == 16,
   ),
   "missing_duplicate": (
-    diagnostic_tasks.MissingDuplicate(),
+    algorithmic.MissingDuplicate(),
     lambda x, y, n: [*np.where(x == 2, y, x)] == [*np.roll(np.where(x == 2, y, x), n)],
   ),
-  "bucket_sort": (diagnostic_tasks.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
+  "bucket_sort": (algorithmic.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
   "recall of many": (
-    diagnostic_tasks.Recall(pairs=3, values=2, queries=2),
+    algorithmic.Recall(pairs=3, values=2, queries=2),
     lambda x, y, n: are_recalled(x, y) and len(x) == 9 + n + 2,
   ),
   "flip_flop": (
-    state_tasks.FlipFlop(),
+    states.FlipFlop(),
     lambda x, y, n: y == x[1:-1:2][x[:-1:2] == 2][-1] and len(x) == 2 * n + 1 and x[0] == 2,
   ),
   "s3": (
-    state_tasks.GroupWords(),
+    states.GroupWords(),
     lambda x, y, n: len(y) == n and are_products([*itertools.permutations(range(3))], x, y),
   ),
   "a5": (
-    state_tasks.GroupWords(group="a5", form="decoder"),
+    states.GroupWords(group="a5", form="decoder"),
     lambda x, y, n: len(y) == 1 and are_products(EVEN, x, y),
   ),
   "selective_copy": (
-    state_tasks.SelectiveCopy(),
+    states.SelectiveCopy(),
     lambda x, y, n: [*x[x < 8]] == [*y] and len(x) == n + 4,
   ),
   "most_frequent": (
-    state_tasks.MostFrequent(),
+    states.MostFrequent(),
     lambda x, y, n: statistics.multimode(x.tolist()) == [*y] and len(x) == n,
   ),
   "indirect_indexing": (
-    state_tasks.IndirectIndexing(),
+    states.IndirectIndexing(),
     lambda x, y, n: y == x[np.flatnonzero(x[:n] == x[n]) - (x[n + 1] - 127)] and n == len({*x[:n]}),
   ),
   "variable_tracking": (
-    state_tasks.VariableTracking(chains=3, hops=2),
+    states.VariableTracking(chains=3, hops=2),
     lambda x, y, n: is_value_of_chain(x.tolist(), y) and len(x) == 18 + n + 1,
   ),
 }
@@ -176,11 +176,11 @@ def best_guess(inputs, answer):
 
 def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
   words = [*itertools.product(range(6), repeat=4)]
-  table = state_tasks.products_of("s3")
+  table = states.products_of("s3")
   right = best_guess(words, lambda x: functools.reduce(lambda p, q: table[q, p], x))
-  task = state_tasks.GroupWords(form="decoder")
+  task = states.GroupWords(form="decoder")
   assert task.chance(4) == pytest.approx(right / len(words), abs=0.05)
-  assert state_tasks.GroupWords().chance(2) == pytest.approx(27 / 36, abs=0.04)  # half commute
+  assert states.GroupWords().chance(2) == pytest.approx(27 / 36, abs=0.04)  # half commute
   given = [*itertools.product(range(4), repeat=3)]  # instructions: from 2 on they write
   bits = [x for x in given if x[0] > 1]
   tokens = [[t for each in x for t in (2 + (each > 1), each % 2)] for x in bits]
@@ -188,18 +188,18 @@ def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
   for x, t in zip(bits, tokens, strict=True):
     last[tuple(sorted(t))].append([each % 2 for each in x if each > 1][-1])
   right = sum(max(sum(each), len(each) - sum(each)) for each in last.values())
-  assert state_tasks.FlipFlop(ignore=0.5).chance(3) == pytest.approx(right / len(bits))
+  assert states.FlipFlop(ignore=0.5).chance(3) == pytest.approx(right / len(bits))
   items = [*itertools.product(range(3), repeat=4)]
   right = best_guess(items, lambda x: x)
-  assert state_tasks.SelectiveCopy(kinds=3).chance(5) == pytest.approx(right / len(items))
-  assert diagnostic_tasks.Copy(kinds=3).chance(4) == pytest.approx(right / len(items))
-  distinct = diagnostic_tasks.Copy(distinct=True, kinds=99, longest=9, lengths=(3,))
+  assert states.SelectiveCopy(kinds=3).chance(5) == pytest.approx(right / len(items))
+  assert algorithmic.Copy(kinds=3).chance(4) == pytest.approx(right / len(items))
+  distinct = algorithmic.Copy(distinct=True, kinds=99, longest=9, lengths=(3,))
   assert distinct.chance(3) == 1 / 6
   digits = [*itertools.product(range(3), repeat=4)]  # of two numbers, the least first
   right = best_guess(digits, lambda x: x[0] + x[2] + 3 * (x[1] + x[3]))
-  assert diagnostic_tasks.Addition(base=3).chance(2) == pytest.approx(right / len(digits))
-  assert [diagnostic_tasks.Addition().chance(n) for n in (1, 8)] == [1, 0]
-  assert diagnostic_tasks.Tally().chance(5) == 1
+  assert algorithmic.Addition(base=3).chance(2) == pytest.approx(right / len(digits))
+  assert [algorithmic.Addition().chance(n) for n in (1, 8)] == [1, 0]
+  assert algorithmic.Tally().chance(5) == 1
 
 
 def test_chance_is_that_of_the_best_guess_from_a_bag():
@@ -208,11 +208,11 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
     for x in itertools.product(range(2), repeat=n):
       bags.setdefault(sum(x), []).append(x[0] ^ x[-1])
     right = sum(max(sum(bag), len(bag) - sum(bag)) for bag in bags.values())
-    assert diagnostic_tasks.EvenPairs().chance(n) == pytest.approx(right / 2**n)
+    assert algorithmic.EvenPairs().chance(n) == pytest.approx(right / 2**n)
 
   # Where a marked symbol is asked for, it is that of the most frequent one.
-  assert diagnostic_tasks.Induction().chance(1) == 1
-  assert diagnostic_tasks.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
+  assert algorithmic.Induction().chance(1) == 1
+  assert algorithmic.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
 
 
 def drawn(task, **options):
@@ -220,7 +220,7 @@ def drawn(task, **options):
 
 
 def test_what_is_shorter_than_in_training_was_not_trained_either():
-  lengths = Drawn(diagnostic_tasks.Copy(shortest=3, longest=6, lengths=(2, 5, 9))).lengths
+  lengths = Drawn(algorithmic.Copy(shortest=3, longest=6, lengths=(2, 5, 9))).lengths
   assert (lengths["test"], lengths["beyond"]) == ((5,), (2, 9))
 
 
@@ -233,7 +233,7 @@ def test_all_tested_lengths_may_lie_beyond_training(home):
 
 
 def test_rows_are_input_and_answer_of_which_the_answer_counts():
-  data = drawn(diagnostic_tasks.Copy)
+  data = drawn(algorithmic.Copy)
   for batch in [next(data.batches(4, seed=0, start=0)), *data.evaluation("beyond", 4)]:
     for tokens, labels, mask in zip(batch["tokens"], batch["labels"], batch["mask"], strict=True):
       if not mask.any():
@@ -249,7 +249,7 @@ def test_rows_are_input_and_answer_of_which_the_answer_counts():
 
 
 def test_a_question_stands_behind_the_separator():
-  data = drawn(diagnostic_tasks.Recall)
+  data = drawn(algorithmic.Recall)
   for batch in data.evaluation("beyond", 4):
     for row in np.flatnonzero(batch["weight"]):
       tokens, mask = batch["tokens"][row], batch["mask"][row]
@@ -262,7 +262,7 @@ def test_a_question_stands_behind_the_separator():
 
 
 def test_classifiers_read_the_input_alone():
-  data = drawn(diagnostic_tasks.EvenPairs, form="encoder")
+  data = drawn(algorithmic.EvenPairs, form="encoder")
   for batch in data.evaluation("beyond", 4):
     for row in np.flatnonzero(batch["weight"]):
       x = batch["tokens"][row][batch["mask"][row]]
@@ -271,7 +271,7 @@ def test_classifiers_read_the_input_alone():
 
 
 def test_a_tagger_has_an_answer_for_each_symbol():
-  data = drawn(state_tasks.GroupWords)
+  data = drawn(states.GroupWords)
   for batch in data.evaluation("beyond", 4):
     for row in np.flatnonzero(batch["weight"]):
       mask = batch["mask"][row]
@@ -297,7 +297,7 @@ def test_a_tagger_has_an_answer_for_each_symbol():
 @functools.cache
 def model(encoding=None, **options):
   """A decoder of copies, untrained, with weights so large that its answers differ."""
-  task = diagnostic_tasks.Copy(longest=3, lengths=(3, 5, 9), examples=6)
+  task = algorithmic.Copy(longest=3, lengths=(3, 5, 9), examples=6)
   data = task.prepare(None)
   spec = data.model(encoding or Encoding(), TINY, Positions(**options))
   built = spec.build(nnx.Rngs(0))
@@ -342,7 +342,7 @@ def test_random_positions_do_not_tell_the_answers_length():
 
 
 def test_positions_of_training_reach_what_is_tested():
-  task = diagnostic_tasks.Tally(longest=6, lengths=(6, 12, 40), examples=4)
+  task = algorithmic.Tally(longest=6, lengths=(6, 12, 40), examples=4)
   drawn = task.prepare(None)
   train = next(drawn.batches(8, seed=0, start=0))
   assert set(train["slots"]) == {drawn.trained} == {2 + 2 * 6}

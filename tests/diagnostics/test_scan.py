@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 
-from posexp.tasks import scan
-from posexp.tasks.drawn import EOS, FIRST, SEP
-from posexp.tasks.scan import SYMBOLS, Scan, blind
+from posexp.diagnostics import scan
+from posexp.diagnostics.answering import EOS, FIRST, SEP
+from posexp.diagnostics.scan import SYMBOLS, Scan, blind
 
 TURNS = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}
 

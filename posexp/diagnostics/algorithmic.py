@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from posexp.config.checks import Count, Name, between
-from posexp.tasks.diagnostic import Diagnostic, Length
+from posexp.diagnostics.diagnostic import Diagnostic, Length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,9 +255,3 @@ class BucketSort(Diagnostic):
   def draw(self, random, n):
     x = random.integers(self.symbols, size=n)
     return x, np.sort(x)
-
-
-DIAGNOSTICS = (
-  *(Majority, EvenPairs, Tally, Copy, Addition),
-  *(Recall, Parity, Induction, MissingDuplicate, BucketSort),
-)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, Share, between
-from posexp.tasks.diagnostic import Diagnostic, Length
+from posexp.diagnostics.diagnostic import Diagnostic, Length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,9 +233,3 @@ class VariableTracking(Diagnostic):
 
   def chance(self, n):
     return 1 / self.chains
-
-
-STATE_TASKS = (
-  *(FlipFlop, GroupWords, SelectiveCopy),
-  *(MostFrequent, IndirectIndexing, VariableTracking),
-)
