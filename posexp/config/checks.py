@@ -119,7 +119,6 @@ Positive = Annotated[float, above(0)]
 Base = Annotated[float, above(1)]
 Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
 Name = Annotated[str, FOLDER]
-Named = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 
 
 def _hints_of(cls: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.config.checks import Bound, Count, Name, Named, at_least, at_most, check
+from posexp.config.checks import Bound, Count, Name, at_least, at_most, check
 from posexp.data import batches, tokenizer, writing
 from posexp.data.batches import Batch
 from posexp.data.splits import Split
@@ -41,6 +41,7 @@ from posexp.translation.search import Beam, Penalty, Search
 if TYPE_CHECKING:
   from posexp.translation.model import TranslatorSpec
 
+Language = Annotated[str, Bound("a name", lambda value: value.strip() != "")]
 Vocabulary = Annotated[int, at_least(LEAST), at_most(tokenizer.MOST)]
 TWO = Bound("at least 2, a token and the end of the sentence", lambda value: value >= 2)
 DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
@@ -70,8 +71,8 @@ class Translation(Task):
   commands = ("translate",)
 
   name: Name = "translation"
-  source: Named = "en"
-  target: Named = "de"
+  source: Language = "en"
+  target: Language = "de"
   vocab_size: Vocabulary = 8_000
   tokenizer: Literal["bpe", "char"] = "bpe"
   joint: bool = True
