@@ -179,7 +179,9 @@ def converted(value: Any, hint: Any) -> Any:
         raise ValueError(f"must be {bound.words}, not {shown if shown.strip() else repr(shown)}")
     return inside
   if origin in (typing.Union, types.UnionType):
-    refused: Exception = TypeError(f"must be {describe(hint)}")
+    if value is None and type(None) in inner:
+      return None
+    refused: Exception | None = None
     for each in inner:  # the first of these types that accepts the value
       try:
         return converted(value, each)
@@ -188,7 +190,7 @@ def converted(value: Any, hint: Any) -> Any:
       except ValueError as error:
         if typing.get_origin(each) is not Literal or {*inner} == {each, type(None)}:
           refused = error  # beside numbers, names say too little
-    raise refused
+    raise refused or TypeError(f"must be {describe(hint)}")
   if origin is Literal:
     spelled = {show(each): each for each in inner}
     text = value.strip() if isinstance(value, str) else show(value)
