@@ -133,25 +133,19 @@ def parse(argv: Sequence[str], parser: Parser | None = None) -> Namespace:
 @contextlib.contextmanager
 def hydra_with_configs() -> Iterator[Any]:
   """Set Hydra up with the configs of posexp and of plugins; yield what composes configs."""
+  global _stored
   register()
-  with contextlib.ExitStack() as stack:
-    with warnings.catch_warnings():
-      warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
-      _store(config.encodings_node())
-      known = hydra.initialize_config_dir(str(config.CONFIGS), "posexp", version_base="1.3")
-      stack.enter_context(known)
+  if (encodings := config.encodings_node()) is not _stored:  # these options are in no single file
+    ConfigStore.instance().store("encodings", encodings)
+    _stored = encodings
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "(?s).*Hydra 1.5")  # which 1.3 cannot do without
+    known = hydra.initialize_config_dir(str(config.CONFIGS), "posexp", version_base="1.3")
+  with known:
     yield GlobalHydra.instance().hydra
 
 
-def _store(encodings: DictConfig) -> None:
-  """Give Hydra the options of all encodings, which no single file has, unless it has them."""
-  global _stored
-  if encodings is not _stored:
-    ConfigStore.instance().store("encodings", encodings)
-    _stored = encodings
-
-
-_stored: DictConfig | None = None
+_stored: DictConfig | None = None  # what Hydra was given of the encodings
 
 
 def complete(asked: str) -> None:
@@ -174,7 +168,10 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   Raises what Hydra raises, and UserError if a choice is no name.
   """
   given = read(overrides)
-  _check_given(given)
+  own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
+  encodings = map(str, config.encodings_node())
+  sections = {*SECTIONS, *own, *NULLABLE, *tracker_variables(), *encodings}  # of options
+  _check_given(given, sections)
   # What is in this mapping are options of sbatch, which no config lists.
   added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
   pairs = zip(given, added, strict=True)
@@ -189,7 +186,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   except ValueError as error:  # what Hydra raises for a choice of null
     null = [o.input_line for o in given if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
-  for key in _sections() - {*NULLABLE}:
+  for key in sections - {*NULLABLE}:
     if (node := OmegaConf.select(cfg, key, default=cfg)) is not cfg and not OmegaConf.is_dict(node):
       raise UserError(f"{key}={brief(node)}: {not_a_value(key)}")
   check_composed(cfg.hydra, [o.key_or_group for o in given])
@@ -215,11 +212,10 @@ def _choice_named(name: Any) -> str:
   return next((f"{group}={name}" for group in named), "")
 
 
-def _check_given(given: Sequence[Override]) -> None:
+def _check_given(given: Sequence[Override], sections: set[str]) -> None:
   """Raise UserError for a name that is longer than a file's can be, and for a value that is given
-  to a whole section of options.
+  to one of the whole `sections` of options.
   """
-  sections = _sections()
   for o in given:
     if len(o.key_or_group.encode(errors="replace")) > NAME:
       raise UserError(f"{brief(o.input_line)}: there is no such option; --help lists them")
@@ -233,12 +229,6 @@ def _check_given(given: Sequence[Override]) -> None:
       if inside or o.value() is not None:
         way_out = f", as in {brief(inside[0])}" if inside else ""
         raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
-
-
-def _sections() -> set[str]:
-  """Return the keys under which there are options."""
-  own = TUNE, "tracker", "positions", "hydra.launcher", "hydra.sweeper", "hydra.job_logging"
-  return {*SECTIONS, *own, *NULLABLE, *tracker_variables(), *map(str, config.encodings_node())}
 
 
 def _choice(o: Override) -> str:
