@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from posexp.config import RunOptions, build
+from posexp.config import RunOptions, build, command_line, resolve
 from posexp.config.checks import show
 from posexp.config.command_line import check_heeded, compose, explained
 from posexp.config.composed import known_alone, resolved
@@ -40,6 +40,58 @@ MOST = 10_000  # runs of a sweep
 MOST_SEEDS = 20  # of a sweep that ends by itself, where none are typed
 KEPT = 64  # composed configs
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
+# The six encodings that one should try first. Where a text is read forward, they are encodings that
+# the leaderboard has as the best for some need, or as not told apart from it; where it is read from
+# both sides, those of the findings on classification and translation. No positions are the floor.
+SHORT_LIST = "short_list"
+BOTH_SIDES = ("none", "sinusoidal", "learned", "rpr", "rope", "deberta")
+CAUSAL = ("none", "rope", "alibi", "fire", "rpr", "fox")
+
+
+def listed(typed: Sequence[Override], multirun: bool) -> list[Override]:
+  """Return overrides with the names of encodings in the place of `encoding=short_list`.
+
+  Raises:
+    UserError: it is typed of one run, or what is typed beside it cannot be composed.
+  """
+  lines = (each.input_line.partition("=") for each in typed)
+  chosen = {at: value.split(",") for at, (key, _, value) in enumerate(lines) if key == "encoding"}
+  place = [at for at, names in chosen.items() if SHORT_LIST in names]
+  if not place:
+    return list(typed)
+  if not multirun:
+    raise UserError(f"encoding={SHORT_LIST} stands for six encodings: add -m for a sweep")
+  rest = [each for at, each in enumerate(typed) if at not in place]
+  decisive = ("task", "task.form")  # by which a text is read in one direction or in both
+  tasks = [each for each in rest if each.is_sweep_override() and each.key_or_group in decisive]
+  every = itertools.product(*([*each.sweep_string_iterator()] for each in tasks))
+  lists = {
+    _suited(
+      [*rest, *read(f"{o.key_or_group}={value}" for o, value in zip(tasks, values, strict=True))]
+    )
+    for values in every
+  }
+  if len(lists) > 1:
+    swept = " ".join(each.input_line for each in tasks)
+    raise UserError(
+      f"encoding={SHORT_LIST} stands for other encodings in parts of {swept}: sweep each alone"
+    )
+  (suited,) = lists
+  names = dict.fromkeys(
+    name for each in chosen[place[0]] for name in (suited if each == SHORT_LIST else [each])
+  )
+  return [*rest[: place[0]], *read([f"encoding={','.join(names)}"]), *rest[place[0] :]]
+
+
+def _suited(typed: Sequence[Override]) -> tuple[str, ...]:
+  """Return the list for a task, by an encoding that is defined for one direction alone."""
+  from posexp.training.setup import Setup  # slow to import
+
+  try:
+    Setup.of(resolve(command_line.shared([*typed, *read(["encoding=fire"])]))).least_parameters()
+  except Unsuited:
+    return BOTH_SIDES
+  return CAUSAL
 
 
 def members(args: Namespace, shared: DictConfig) -> list[Member] | None:

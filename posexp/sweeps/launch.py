@@ -26,8 +26,7 @@ from posexp.runs import BOOKKEEPING, FILES, Run, digest
 from posexp.runs.identity import NEUTRAL, settings
 from posexp.runs.records import recorded
 from posexp.sweeps import handover
-from posexp.sweeps.jobs import members
-from posexp.sweeps.short_list import listed
+from posexp.sweeps.jobs import listed, members
 from posexp.sweeps.supervise import Means, job, supervise, trainer_for
 from posexp.sweeps.sweep import Sweep, Train
 from posexp.sweeps.until import Look, rounds_of
@@ -73,7 +72,10 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
   args = command_line.parse(argv)
   if args.again:
     args.overrides = again(args.again, args.overrides)
-  args.overrides = _of_source(listed(args.overrides, args.multirun))
+  args.overrides = listed(args.overrides, args.multirun)
+  inits = [o for o in args.overrides if o.key_or_group == "init" and ":" in o.input_line]
+  if inits:
+    args.overrides = _of_source(inits[-1].value(), args.overrides)
   if args.shell_completion:
     command_line.complete(args.shell_completion)
     return 0
@@ -116,15 +118,12 @@ def _launch(train: Train, means: Means, look: Look | None) -> int:
   return int(failed)
 
 
-def _of_source(typed: list[Override]) -> list[Override]:
-  """Return the typed options; those of a released model that runs start from come before them."""
-  names = [o.value() for o in typed if o.key_or_group == "init" and ":" in o.input_line]
-  if not names:
-    return typed
+def _of_source(name: str, typed: list[Override]) -> list[Override]:
+  """Return the options of a released model that runs start from, then those that were typed."""
   from posexp.training.sources import source  # slow to import
 
-  with plugins.explained({"init": names[-1]}):
-    released = source(names[-1])
+  with plugins.explained({"init": name}):
+    released = source(name)
     return typed if released is None else read(released.overrides([o.input_line for o in typed]))
 
 
