@@ -54,18 +54,16 @@ class MultiHeadAttention(nnx.Module):
     width, kv_width = self.num_heads * head_dim, self.kv_heads * head_dim
     if not cross:
       check_declared(encoding, size.d_model, causal=causal)
-
-    def linear(in_features: int, out_features: int, part: str) -> Callable[[Array], Array]:
-      bias = part in size.biased
-      return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
-
     maps, biased = Encoding if cross else type(encoding), "qkv" in size.biased
     heads = size.num_heads, size.kv_heads, head_dim
     query = maps.query_map(encoding, size.d_model, *heads, bias=biased, rngs=rngs.fork())
     key = maps.key_map(encoding, size.d_model, *heads[1:], bias=biased, rngs=rngs.fork())
-    self.query, self.key = (query, key) if cross else tied(query, key, encoding, size)
-    self.value = linear(size.d_model, kv_width, "qkv")
-    self.out = linear(width, size.d_model, "out")
+    if size.qk != "free" and not cross:
+      query, key = tied(query, key, encoding, size)
+    self.query, self.key = query, key
+    self.value = encoding.linear(size.d_model, kv_width, bias=biased, rngs=rngs.fork())
+    out_biased = "out" in size.biased
+    self.out = encoding.linear(width, size.d_model, bias=out_biased, rngs=rngs.fork())
     self.relation: Relation = (
       encoding.cross(size.num_heads, head_dim)
       if cross
@@ -85,7 +83,11 @@ class MultiHeadAttention(nnx.Module):
       else encoding.columns(size.d_model, size.num_heads, head_dim, causal=causal, rngs=rngs)
     )
     # These draw after all other parts, which therefore start with the same values without them.
-    self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None
+    self.gate = (
+      encoding.linear(size.d_model, width, bias=biased, rngs=rngs.fork())
+      if size.output_gate
+      else None
+    )
     self.over_all = size.qk_norm_over == "all"
     widths = (width, kv_width) if self.over_all else (head_dim, head_dim)
     self.query_norm, self.key_norm = (
@@ -96,7 +98,8 @@ class MultiHeadAttention(nnx.Module):
       self.relation.cap = size.logits_cap
     if size.triangles:
       self.relation = Triangles(self.relation, head_dim)
-    self.sink = None if cross else sink_of(size, self.relation, rngs)
+    has_sink = size.sinks != "none" and not cross
+    self.sink = sink_of(size, self.relation, rngs) if has_sink else None
     self.removes_own = size.own_value == "removed" and not cross
 
   def maps(self, x: Array) -> tuple[Array, ...]:
@@ -311,17 +314,19 @@ def check_queries(
       have no logits; or they are not made of hidden states, and heads are not d_model wide
       together.
   """
-  name, plain = name_of(encoding), not size.qk_norm and size.qk == "free"
+  plain = not size.qk_norm and size.qk == "free"
   narrow = size.num_heads * size.width_of_head != size.d_model
   if not relation.uses_hidden and factor is not None:
-    raise ValueError(f"{factor} needs queries made from hidden states, and {name} has none")
+    raise ValueError(
+      f"{factor} needs queries made from hidden states, and {name_of(encoding)} has none"
+    )
   if not relation.uses_hidden and (not plain or narrow):
     raise ValueError(
-      f"{name} makes queries and keys of positions alone, by maps of its own, so leave qk_norm at "
-      "false, qk at free and head_dim at null"
+      f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
+      "leave qk_norm at false, qk at free and head_dim at null"
     )
   if relation.sums_to_one is None and (factor is not None or not plain):
     raise ValueError(
-      f"{name} has no logits, and norms queries and keys itself: leave qk_norm at false, qk at "
-      "free, logits_by at none and logits_scale at 1"
+      f"{name_of(encoding)} has no logits, and norms queries and keys itself: leave qk_norm at "
+      "false, qk at free, logits_by at none and logits_scale at 1"
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -29,12 +27,12 @@ class FeedForward(nnx.Module):
   """
 
   def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):
-    def linear(*widths: int) -> Callable[[Array], Array]:
-      return encoding.linear(*widths, bias="feed_forward" in size.biased, rngs=rngs.fork())
-
     self.unit = size.feed_forward
-    self.up, self.down = linear(size.d_model, size.d_ff), linear(size.d_ff, size.d_model)
-    self.gate = linear(size.d_model, size.d_ff) if FEED_FORWARDS[self.unit].gated else None
+    d_model, d_ff, biased = size.d_model, size.d_ff, "feed_forward" in size.biased
+    gated = FEED_FORWARDS[self.unit].gated
+    self.up = encoding.linear(d_model, d_ff, bias=biased, rngs=rngs.fork())
+    self.down = encoding.linear(d_ff, d_model, bias=biased, rngs=rngs.fork())
+    self.gate = encoding.linear(d_model, d_ff, bias=biased, rngs=rngs.fork()) if gated else None
     self.dropout = size.dropout
 
   def __call__(self, x: Array, rngs: Rngs | None = None) -> Array:

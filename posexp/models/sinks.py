@@ -38,14 +38,12 @@ class Sink(nnx.Module):
     return jnp.broadcast_to(logit, (1, x.shape[1], len(logit)))
 
 
-def sink_of(size: Size, relation: Relation, rngs: Rngs) -> Sink | None:
-  """Return the sink of a layer's self-attention, or None; if there is one, note it in the relation.
+def sink_of(size: Size, relation: Relation, rngs: Rngs) -> Sink:
+  """Return the sink of a layer's self-attention, and note it in the relation.
 
   Raises:
     ValueError: the relation's weights are no softmax of logits.
   """
-  if size.sinks == "none":
-    return None
   check_softmax(relation, f"sinks={size.sinks}", "none")
   relation.sinks, relation.sums_to_one = True, False
   return Sink(size, rngs=rngs)

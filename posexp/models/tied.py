@@ -40,8 +40,6 @@ def tied(query: Callable, key: Callable, encoding: Encoding, size: Size) -> Maps
     ValueError: keys have fewer heads, heads are wider than the model together, or the encoding has
       maps of its own.
   """
-  if size.qk == "free":
-    return query, key
   if size.qk != "orthogonal" and size.kv_heads != size.num_heads:
     raise ValueError(f"qk={size.qk} needs a head of keys for each query's; see num_kv_heads")
   if size.qk != "tied":
