@@ -320,16 +320,6 @@ class Stack(nnx.Module):
     form = "reference" if whole_only else self.blocks[layer].attention.form
     return attention.ready(span, self.shared_of(layer), form)
 
-  def forms(self, length: int) -> list[str]:
-    """Return the form in which each layer attends to a text of `length` tokens."""
-    chosen = [block.attention.form for block in self.blocks]
-    windows = [kind.window if self.causal else None for kind in self.kinds]
-    pairs = zip(chosen, windows, strict=True)
-    return [
-      attention.form_of(form, length, length, window, to_its_end=self.causal)
-      for form, window in pairs
-    ]
-
   def shared_of(self, layer: int) -> Callable[[Span], object] | None:
     """Return the function for the value that a layer shares: see `Encoding.shared`."""
     shared = self.shared

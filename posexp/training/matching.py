@@ -19,6 +19,7 @@ from posexp.encodings import Encoding, all_encodings
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.kernels.target import compiling
+from posexp.models.attention import form_of
 from posexp.models.backbones import AnySize
 from posexp.models.positions import CONSECUTIVE
 from posexp.models.size import Size
@@ -93,8 +94,12 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
 
 def forms(model: nnx.Module, length: int) -> str:
   """Name the forms in which a model's layers attend to `length` tokens, each once, or "none"."""
-  stacks = [module for _, module in nnx.iter_modules(model) if isinstance(module, Stack)]
-  return ", ".join(dict.fromkeys(form for each in stacks for form in each.forms(length))) or "none"
+  found: dict[str, None] = {}
+  for stack in (module for _, module in nnx.iter_modules(model) if isinstance(module, Stack)):
+    for block, kind in zip(stack.blocks, stack.kinds, strict=True):
+      window = kind.window if stack.causal else None
+      found[form_of(block.attention.form, length, length, window, to_its_end=stack.causal)] = None
+  return ", ".join(found) or "none"
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
