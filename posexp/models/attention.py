@@ -42,14 +42,12 @@ AUTO_FUSED = "auto, or fused"
 FUSED_FROM = 128
 
 
-def visible(real: Array, size: Size) -> Array:
-  """Return which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
+def within_window(real: Array, size: Size) -> Array:
+  """Return which keys each query may see, bool [1 or B,L,L], of real tokens bool [1 or B,L].
 
   With a window w (Kitaev & Klein 2018, section 4.2) it sees keys at most w places away; with
   relaxed ends, the first two and the last two tokens also see all tokens and are seen by all.
   """
-  if size.window is None:
-    return real[:, None]
   place = jnp.arange(real.shape[1])
   near = jnp.abs(place[:, None] - place)[None] <= size.window
   if size.window_ends == "relaxed":

@@ -25,7 +25,7 @@ from posexp.encodings.base import Encoding, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
-from posexp.models.attention import Kind, filled_up, limited, since_start, visible
+from posexp.models.attention import Kind, filled_up, limited, since_start, within_window
 from posexp.models.block import Block
 from posexp.models.cache import Cache, Memory
 from posexp.models.convolution import in_cache, in_row, slots_before
@@ -127,7 +127,8 @@ class Stack(nnx.Module):
       "max_position": self.max_position,
       "padding_last": padding_last and self.size.window is None,
     }
-    whole = Span.within(positions, visible(real, self.size), self.causal, **known)
+    visible = real[:, None] if self.size.window is None else within_window(real, self.size)
+    whole = Span.within(positions, visible, self.causal, **known)
     x = self.read(tokens, whole.query, rngs, mask, types)
     places = jnp.arange(length)
     within = None if padding_last or mask is None else places - real.argmax(1, keepdims=True)
