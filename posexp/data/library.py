@@ -44,12 +44,12 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
 
   limit = PATIENCE + size / RATE
   thread = threading.Thread(target=called, daemon=True)  # the library cannot be interrupted
-  with _unheard() as heard:
+  with _unheard() as said:
     thread.start()
     thread.join(limit)
-    if result:
-      heard()
   if result:
+    for text in said:
+      os.write(2, text)
     return result[0]
   why = f"takes more than {limit:.0f} s for {size:,} characters, as its patterns search on and on"
   if failed:
@@ -58,30 +58,24 @@ def call(what: str, function: Callable[..., T], *args: Any, size: int = 0, **opt
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[Callable[[], None]]:
-  """Hide the library's standard error; if the yielded function is called, print it at the end."""
+def _unheard() -> Iterator[list[bytes]]:
+  """Hide the library's standard error; the yielded list has at the end what was written there."""
+  said: list[bytes] = []
   try:
     sys.stderr.flush()
     before = os.dup(2)
   except (OSError, ValueError, AttributeError):  # there is no standard error
-    yield lambda: None
+    yield said
     return
-  kept = b""
-
-  def heard() -> None:
-    nonlocal kept
-    file.seek(0)
-    kept = file.read()
-
   with tempfile.TemporaryFile() as file:
     os.dup2(file.fileno(), 2)
     try:
-      yield heard
+      yield said
     finally:
       os.dup2(before, 2)
       os.close(before)
-  if kept:
-    os.write(2, kept)
+    file.seek(0)
+    said.append(file.read())
 
 
 def opened(text: str, what: str = "the tokenizer") -> tokenizers.Tokenizer:
