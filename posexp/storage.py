@@ -129,9 +129,5 @@ def appending(path: Path) -> TextIO:
     OSError: it cannot be opened.
   """
   reading.check(unlinked(path))
-  unfollowed = getattr(os, "O_NOFOLLOW", 0)  # which Windows lacks
-
-  def opener(name: str, flags: int) -> int:
-    return os.open(name, flags | unfollowed, 0o666)
-
-  return open(path, "a", encoding="utf-8", opener=opener)
+  flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+  return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
