@@ -18,12 +18,20 @@ memory/peak_bytes         the most memory of a device in use, if it counts that 
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
 import statistics
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import posexp
+from posexp import xla
 from posexp.runs.metrics import COST, RATE
 
 if TYPE_CHECKING:
@@ -31,14 +39,6 @@ if TYPE_CHECKING:
 
   from posexp.data.batches import Batch
   from posexp.training.step import State, Step
-import importlib.metadata
-import os
-import platform
-import re
-import subprocess
-from pathlib import Path
-
-from posexp import xla
 
 # Taken by the first job, whose user has waited for the imports and the command line, too.
 _process = [posexp.BEGUN]
@@ -128,7 +128,12 @@ def versions() -> str:
   In a checkout the version of posexp is followed by the commit, and by a plus if files differ from
   it: "posexp 0.2.0 (1a2b3c4d5e+)". "sums xla" are those of `posexp.xla`, in another order.
   """
-  commit = _commit(Path(posexp.__file__).parents[1])
+  checkout, commit = Path(posexp.__file__).parents[1], ""
+  if (checkout / ".git").exists():  # else it is an installed package
+    describe = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=10", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+      done = subprocess.run([*describe, "--dirty=+"], capture_output=True, text=True, timeout=5)
+      commit = done.stdout.strip()
   parts = [f"posexp {posexp.__version__}{f' ({commit})' if commit else ''}"]
   parts += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
   parts += ["sums xla"] * (xla.SET in os.environ.get("XLA_FLAGS", ""))
@@ -152,15 +157,3 @@ def _processor() -> str:
   if all(kind):
     name += f" family {kind[0]} model {kind[1]}"
   return name or platform.processor() or platform.machine()
-
-
-def _commit(checkout: Path) -> str | None:
-  """Return the commit of a checkout of posexp; None for an installed package or without git."""
-  if not (checkout / ".git").exists():
-    return None
-  describe = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=10", "--exclude=*"]
-  try:
-    done = subprocess.run([*describe, "--dirty=+"], capture_output=True, text=True, timeout=5)
-  except (OSError, subprocess.TimeoutExpired):
-    return None
-  return done.stdout.strip() or None
