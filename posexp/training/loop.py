@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 
 from posexp.data.splits import SPLITS
 from posexp.errors import NotFinite, UserError, counted
@@ -111,22 +110,33 @@ def run_training(
 
 
 def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batches, Shapes]:
-  """Return the model for some data, its program, and the result of `batches_after`.
+  """Return the model for some data, its program, whose next step begins to be compiled, the batches
+  after a step, and the shapes of the first ones, to be compiled ahead.
 
-  The program's next step begins to be compiled.
+  There are no shapes on a GPU or TPU, where XLA times kernels while it compiles, nor with several
+  processes, which have to compile in one order.
   """
   spec = setup.model_for(data)
-  mesh = setup.mesh(data)
+  mesh, seed = setup.mesh(data), setup.config["seed"]
   program = setup.program(spec, data, mesh)
-  batches, upcoming = batches_after(setup, data, mesh, step)
-  program.update.begin(program.shapes, upcoming[:1], keys(setup.config["seed"])["dropout"])
-  return spec, program, batches, upcoming
+  batches = data.batches(setup.training.batch_size, seed=seed, start=step)
+  soon = list(itertools.islice(batches, min(SOON, setup.steps(data) - step)))
+  shapes: dict[tuple[int, ...], dict[str, jax.ShapeDtypeStruct]] = {}  # of batches, each once
+  if mesh.devices.flat[0].platform == "cpu" and by_rows(mesh).is_fully_addressable:
+    shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
+    shapes = {
+      batch["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in batch.items()}
+      for batch in soon
+    }
+  upcoming = [*shapes.values()]
+  program.update.begin(program.shapes, upcoming[:1], keys(seed)["dropout"])
+  return spec, program, shard(itertools.chain(soon, batches), mesh), upcoming
 
 
 def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   """Train from `step`, the newest checkpoint's or 0, until the last step or out of patience.
 
-  `ready` and `upcoming` are as `batches_after` gives them.
+  `ready` and `upcoming` are batches and shapes, as `begin` gives them.
   """
   run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
   key, steps = keys(seed)["dropout"], rhythm.steps
@@ -241,25 +251,6 @@ def prepared(task: Task, folder: Path) -> Data:
   if missing := [split for split in SPLITS if split not in sizes]:
     raise UserError(f"task {task.name}: its data have no split {' and no '.join(missing)}")
   return data
-
-
-def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
-  """Return the batches after a step, and the shapes of the first ones, to be compiled ahead.
-
-  There are no shapes on a GPU or TPU, where XLA times kernels while it compiles, nor with several
-  processes, which have to compile in one order.
-  """
-  batches = data.batches(setup.training.batch_size, seed=setup.config["seed"], start=step)
-  soon = list(itertools.islice(batches, min(SOON, setup.steps(data) - step)))
-  ready = shard(itertools.chain(soon, batches), mesh)
-  if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
-    return ready, []
-  shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
-  shapes = {
-    batch["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in batch.items()}
-    for batch in soon
-  }
-  return ready, [*shapes.values()]
 
 
 def training_metrics(state: State) -> dict[str, float]:
