@@ -7,7 +7,7 @@ import importlib
 import time
 from typing import Any
 
-from posexp.xla import sum_rightly
+from posexp.machine import sum_rightly
 
 __version__ = "0.2.0"
 BEGUN = time.perf_counter()  # of the process, as near as a package can know

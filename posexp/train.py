@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import memory
+from posexp import machine
 from posexp.errors import near
 from posexp.status import begin, doing
 
@@ -21,7 +21,7 @@ log = logging.getLogger("posexp")
 def main() -> None:
   """Run the command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
-  memory.keep_freed()
+  machine.keep_freed()
   begin("reading the options")
   from posexp.config.arguments import flush_output
   from posexp.sweeps.launch import launch

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexp import memory
+from posexp import machine
 from posexp.config import plugins, show
 from posexp.config.arguments import Parser, command, keep, named_plugins, names, say
 from posexp.config.checks import seconds
@@ -301,7 +301,7 @@ def main() -> None:
 
   # Each run has one thread, so that no core waits and the last digits do not depend on their count.
   os.environ.setdefault("NPROC", "1")  # which XLA reads when it begins
-  memory.keep_freed()
+  machine.keep_freed()
   logging.basicConfig(format="%(message)s", level=logging.WARNING)
   logging.getLogger("posexp").setLevel(logging.INFO)
   if (job := supervise.job()) is not None:

@@ -21,6 +21,7 @@ from posexp.config import command_line, look_up, plugins, show
 from posexp.config.overrides import read
 from posexp.encodings import all_encodings, alternative_of
 from posexp.errors import UserError, counted, lasting
+from posexp.machine import cores
 from posexp.reporting.paired_predictions import packed_examples
 from posexp.runs import read_run
 from posexp.runs.context_losses import with_context_losses
@@ -31,7 +32,6 @@ from posexp.sweeps import jobs, tuning
 from posexp.sweeps.supervise import trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
 from posexp.training.device_shares import devices
-from posexp.xla import cores
 
 OWN = ("positions", "model.logits_")  # options that a row may have, beside those of its encoding
 

@@ -29,12 +29,12 @@ from posexp.config import plugins, show
 from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.errors import UserError, counted, near
+from posexp.machine import cores
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
 from posexp.runs.identity import settings
 from posexp.runs.records import read_records
 from posexp.training.setup import Setup
-from posexp.xla import cores
 
 SAME = 1e-6  # of scores on the same processor, with the same versions
 ENDS = ((min, -1), (max, 1))  # of the rates that are tried

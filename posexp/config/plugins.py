@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from posexp import xla
+from posexp import machine
 from posexp.config.checks import typed
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
@@ -142,7 +142,7 @@ def load(files: Iterable[str | Path]) -> None:
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
     if b"jax" in source:  # an array of the file's own, as jnp.arange(4), begins to use devices
-      xla.a_device_for_each_core()
+      machine.a_device_for_each_core()
     module = _execute(path, source, f"posexp_plugin_{sha256[:12]}")
     tables = {group: getattr(module, row.table, {}) for group, row in GROUPS.items()}
     if isinstance(folder := tables["config"], str | Path):

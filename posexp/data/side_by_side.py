@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
-from posexp.xla import cores
+from posexp.machine import cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

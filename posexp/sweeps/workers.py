@@ -19,7 +19,7 @@ from types import FrameType
 
 from omegaconf import DictConfig
 
-from posexp import memory, storage
+from posexp import machine, storage
 from posexp.errors import near
 from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 
@@ -102,7 +102,7 @@ def end(number: int, frame: FrameType | None) -> None:
 def _begin(device: dict[str, str], file: Path) -> None:
   """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
-  memory.keep_freed()
+  machine.keep_freed()
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with storage.appending(file) as out:
     os.dup2(out.fileno(), 1)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import posexp
-from posexp import xla
+from posexp.machine import SET
 from posexp.runs.metrics import COST, RATE
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def versions() -> str:
   """Return the versions that decide a result: "posexp 0.2.0, jax 0.10.2, …, Python 3.11.7".
 
   In a checkout the version of posexp is followed by the commit, and by a plus if files differ from
-  it: "posexp 0.2.0 (1a2b3c4d5e+)". "sums xla" are those of `posexp.xla`, in another order.
+  it: "posexp 0.2.0 (1a2b3c4d5e+)". "sums xla" are those of `posexp.machine`, in another order.
   """
   checkout, commit = Path(posexp.__file__).parents[1], ""
   if (checkout / ".git").exists():  # else it is an installed package
@@ -136,7 +136,7 @@ def versions() -> str:
       commit = done.stdout.strip()
   parts = [f"posexp {posexp.__version__}{f' ({commit})' if commit else ''}"]
   parts += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
-  parts += ["sums xla"] * (xla.SET in os.environ.get("XLA_FLAGS", ""))
+  parts += ["sums xla"] * (SET in os.environ.get("XLA_FLAGS", ""))
   return ", ".join([*parts, f"Python {platform.python_version()}"])
 
 

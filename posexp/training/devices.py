@@ -19,10 +19,10 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posexp import memory, reading, storage, xla
+from posexp import machine, reading, storage
 from posexp.data.batches import Batch
 from posexp.errors import UserError, counted
-from posexp.xla import HOST_DEVICES
+from posexp.machine import HOST_DEVICES
 
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -44,7 +44,7 @@ def prepare(find: bool = True) -> None:
   With `find` JAX then looks for its devices, as in `find_devices`.
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
-  kept, as in `posexp.memory`.
+  kept, as in `posexp.machine`.
 
   Raises:
     UserError: NPROC is no number of cores, or as in `find_devices`.
@@ -58,13 +58,13 @@ def prepare(find: bool = True) -> None:
     jax.config.update(name, value)
   # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-  if not (count := os.environ.get("NPROC", f"{xla.cores()}")).isdecimal() or not int(count):
+  if not (count := os.environ.get("NPROC", f"{machine.cores()}")).isdecimal() or not int(count):
     raise UserError(f"NPROC={count}: set it to a number of cores, 1 or more, or unset it")
-  xla.a_device_for_each_core()
+  machine.a_device_for_each_core()
   if not gc.get_freeze_count():
     gc.freeze()
   gc.enable()
-  memory.in_huge_pages()
+  machine.in_huge_pages()
   if find:
     find_devices()
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from posexp import xla
+from posexp import machine
 from posexp.config import RunOptions, build, look_up, plugins, resolve, show
 from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.command_line import compose, explained
@@ -51,7 +51,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Return the setup of a config; UserError for options that do not exist or do not suit."""
-    xla.a_device_for_each_core()  # before anything asks JAX for one
+    machine.a_device_for_each_core()  # before anything asks JAX for one
     parent = None
     if isinstance(init := config.get("init"), str):
       if (released := source(init)) is not None:

@@ -26,11 +26,11 @@ from posexp.data.batches import Batch
 from posexp.encodings.rngs import STREAMS, GivenRngs, Path, Rngs, abstract_model, keys_at
 from posexp.encodings.span import TermScale
 from posexp.kernels.target import compiling
+from posexp.machine import cores
 from posexp.status import doing
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Rate, Training, decayed, make_optimizer
-from posexp.xla import cores
 
 POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which count from 0
 GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole

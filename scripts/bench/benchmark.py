@@ -14,8 +14,8 @@ from benchmarking.peers import X_TRANSFORMERS, Peer
 
 from posexp.config import unknown_name
 from posexp.config.arguments import Parser, names, numbers, run
+from posexp.machine import cores
 from posexp.training.devices import prepare
-from posexp.xla import cores
 
 CHOICES = {"passes": list(cases.PASSES), "dtype": ["float32", "bfloat16"]}
 MODELS = ("auto", "encoder", "decoder", "translator")

@@ -18,7 +18,7 @@ from flax import nnx
 from seed import SEED
 
 import posexp
-from posexp import xla
+from posexp import machine
 
 DOCS = Path(__file__).parents[2] / "docs"
 DRAWN = ("rope", "rpr", "transformer_xl")[SEED % 3]
@@ -61,9 +61,9 @@ def test_this_jax_sums_rightly_after_posexp_is_imported():
 @pytest.mark.parametrize(
   ("version", "given", "left"),
   [
-    ("0.10.2", "", xla.SET),
-    ("0.10.2.dev3", "--some=1", f"--some=1 {xla.SET}"),
-    ("0.10.2", f"{xla.FLAG}=dot", f"{xla.FLAG}=dot"),
+    ("0.10.2", "", machine.SET),
+    ("0.10.2.dev3", "--some=1", f"--some=1 {machine.SET}"),
+    ("0.10.2", f"{machine.FLAG}=dot", f"{machine.FLAG}=dot"),
     ("0.11.1", "--some=1", "--some=1"),
     ("0.12.0.1", "", ""),
     ("0.10.2", "flags.txt", "flags.txt"),
@@ -71,11 +71,11 @@ def test_this_jax_sums_rightly_after_posexp_is_imported():
 )
 def test_flags_of_xla_that_are_set_stay(version, given, left, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
-  Path("flags.txt").write_text(f"{xla.SET}\n")
+  Path("flags.txt").write_text(f"{machine.SET}\n")
   monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
   monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # JAX has not begun
   monkeypatch.setenv("XLA_FLAGS", given)
-  xla.sum_rightly()
+  machine.sum_rightly()
   assert os.environ["XLA_FLAGS"] == left
 
 
@@ -84,13 +84,13 @@ def test_it_is_said_where_the_flag_comes_too_late(monkeypatch, tmp_path):
   jax.devices()
   monkeypatch.setenv("XLA_FLAGS", "--some=1")
   with pytest.warns(UserWarning, match=r"jaxlib 0\.10\.2 .*: import posexp before JAX is used, or"):
-    xla.sum_rightly()
-  assert os.environ["XLA_FLAGS"] == f"--some=1 {xla.SET}"  # of processes that are started
+    machine.sum_rightly()
+  assert os.environ["XLA_FLAGS"] == f"--some=1 {machine.SET}"  # of processes that are started
   monkeypatch.chdir(tmp_path)
   Path("flags.txt").write_text("--some=1\n")
   monkeypatch.setenv("XLA_FLAGS", "flags.txt")
   with pytest.warns(UserWarning, match=r"add --xla_cpu\S+=-reduce to the file flags\.txt"):
-    xla.sum_rightly()
+    machine.sum_rightly()
 
 
 def test_an_encoding_is_made_by_its_name():

@@ -310,7 +310,7 @@ BEFORE_MEMORY = """
 import os
 import posexp.train
 
-posexp.train.memory.keep_freed = lambda: print(len(os.listdir("/proc/self/task")))
+posexp.train.machine.keep_freed = lambda: print(len(os.listdir("/proc/self/task")))
 posexp.train.main()
 """
 CHECKED = """

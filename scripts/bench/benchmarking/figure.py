@@ -36,7 +36,7 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
   }
   if not groups:
     return None
-  from posexp.reporting.vega import looks  # whose pandas starts threads: see `posexp.memory`
+  from posexp.reporting.vega import looks  # whose pandas starts threads: see `posexp.machine`
 
   figure, axes = panels(
     len(groups),

@@ -17,7 +17,7 @@ from benchmarking.rows import Row
 from posexp import storage
 from posexp.analysis import plotting
 from posexp.errors import writing
-from posexp.xla import cores
+from posexp.machine import cores
 
 NAME, ABOUT = "benchmark", "about.json"
 PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
