@@ -62,16 +62,13 @@ class MultiHeadAttention(nnx.Module):
       query, key = tied(query, key, encoding, size)
     self.query, self.key = query, key
     self.value = encoding.linear(size.d_model, kv_width, bias=biased, rngs=rngs.fork())
-    out_biased = "out" in size.biased
-    self.out = encoding.linear(width, size.d_model, bias=out_biased, rngs=rngs.fork())
+    self.out = encoding.linear(width, size.d_model, bias="out" in size.biased, rngs=rngs.fork())
     self.relation: Relation = (
       encoding.cross(size.num_heads, head_dim)
       if cross
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
-    if isinstance(terms := self.relation.terms, str):
-      raise TypeError(f"terms must be a tuple, as in terms = ({terms!r},)")
-    check_queries(encoding, self.relation, size, factor)
+    check_relation(encoding, self.relation, size, factor)
     if not self.relation.uses_hidden:
       self.query = self.key = None
     self.relation.bind(
@@ -304,16 +301,19 @@ def to_all_heads(
   return ToAllHeads(linear, own, size.num_heads)
 
 
-def check_queries(
+def check_relation(
   encoding: Encoding, relation: Relation, size: Size, factor: logits.Factor | None
 ) -> None:
-  """Check that the options of queries and keys suit a relation.
+  """Check a relation, and that the options of queries and keys suit it.
 
   Raises:
+    TypeError: the names of its terms are no tuple.
     ValueError: queries are to be multiplied, normed or tied, but are not made of hidden states or
       have no logits; or they are not made of hidden states, and heads are not d_model wide
       together.
   """
+  if isinstance(relation.terms, str):
+    raise TypeError(f"terms must be a tuple, as in terms = ({relation.terms!r},)")
   plain = not size.qk_norm and size.qk == "free"
   narrow = size.num_heads * size.width_of_head != size.d_model
   if not relation.uses_hidden and factor is not None:
