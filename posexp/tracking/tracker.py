@@ -6,20 +6,11 @@ folder gets: rows of metrics, the result and some predictions.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-import functools
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
-from posexp.errors import UserError
-from posexp.runs import Run, RunWriter, read_run
-from posexp.runs.predictions import load_samples
-
-log = logging.getLogger("posexp")
+from posexp.runs import Run, RunWriter
 
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS: tuple[str, ...] = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
@@ -30,7 +21,7 @@ Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, b
 
 
 class TrackedRun:
-  """A run that a tracker has opened. Its methods may raise any error: see `Trackers`."""
+  """A run that a tracker has opened. If one of its methods fails, the run goes on without it."""
 
   line: str = ""  # says where the run can be seen
 
@@ -82,62 +73,6 @@ class Tracker:
       UserError: the run cannot be opened. It is not trained then.
     """
     raise NotImplementedError("a tracker must have a method open")
-
-
-class Trackers(contextlib.AbstractContextManager):
-  """The open trackers of a run; a context manager that ends with the run.
-
-  Where one of them fails, a warning says so, and the run goes on without it.
-  """
-
-  def __init__(
-    self, trackers: Mapping[str, Tracker], run: RunWriter | Run, *about: Mapping[str, Any]
-  ):
-    """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
-    self._opened: dict[str, TrackedRun] = {}
-    self.lines: dict[str, str] = {}
-    try:
-      for name, tracker in trackers.items():
-        try:
-          opened = tracker.open(run, *about)
-          self.lines[name] = opened.line  # which what a user's own returns may lack
-          self._opened[name] = opened
-        except (UserError, OSError):
-          raise
-        except Exception as error:  # a mistake in a tracker of the user's own
-          log.warning("%s gets nothing of this run: %s: %s", name, type(error).__name__, error)
-    except BaseException:
-      self._each("close", 1)  # those that were open before
-      raise
-
-  def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-    code = error.code if isinstance(error, SystemExit) else error is not None
-    self._each("close", int(code) if isinstance(code, int) else 1)
-
-  def _each(self, method: str, *args: Any) -> None:
-    for name, tracked in list(self._opened.items()):
-      try:
-        getattr(tracked, method)(*map(copy.copy, args))  # which it may change
-      except Exception as error:  # which may be of any class
-        del self._opened[name]
-        log.warning("%s gets no more of this run: %s", name, tracked.failed(error))
-
-  log = functools.partialmethod(_each, "log")
-  summarize = functools.partialmethod(_each, "summarize")
-  samples = functools.partialmethod(_each, "samples")
-
-
-def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:
-  """Show a finished run again in trackers whose run the environment names.
-
-  Raises:
-    UserError: as `Tracker.open` does.
-  """
-  if waiting := {name: tracker for name, tracker in trackers.items() if tracker.named_by}:
-    run = read_run(folder)
-    with Trackers(waiting, run, config, facts(run.summary)) as opened:
-      opened.summarize(run.summary or {})
-      opened.samples(load_samples(folder))
 
 
 def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
