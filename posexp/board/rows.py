@@ -31,7 +31,7 @@ from posexp.runs.trials import Point
 from posexp.sweeps import jobs, tuning
 from posexp.sweeps.supervise import trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
-from posexp.training.device_shares import devices
+from posexp.sweeps.workers import devices
 
 OWN = ("positions", "model.logits_")  # options that a row may have, beside those of its encoding
 

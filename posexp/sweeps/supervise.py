@@ -39,8 +39,7 @@ from posexp.sweeps.sweep import (
   attempt,
 )
 from posexp.sweeps.until import Rounds
-from posexp.sweeps.workers import train_in_workers
-from posexp.training.device_shares import devices
+from posexp.sweeps.workers import devices, train_in_workers
 
 log = logging.getLogger("posexp")
 

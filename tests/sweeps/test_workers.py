@@ -21,7 +21,6 @@ from posexp.runs import RunWriter, folder
 from posexp.sweeps import supervise, workers
 from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, RUNNING, Sweep
-from posexp.training import device_shares
 
 TESTS = Path(__file__).parents[1]
 ENTRY = """
@@ -182,41 +181,41 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "jax.py").write_text(FAKE.format(platform=platform, count=count))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-  for name in (*device_shares.VISIBLE.values(), "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+  for name in (*workers.VISIBLE.values(), "XLA_PYTHON_CLIENT_MEM_FRACTION"):
     monkeypatch.delenv(name, raising=False)
   return set_up
 
 
 def test_every_worker_has_a_device_of_its_own(machine, monkeypatch):
   machine("gpu", 4)
-  assert device_shares.devices("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
-  assert device_shares.devices("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
+  assert workers.devices("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
+  assert workers.devices("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
   machine("gpu", 2)
-  assert [place["CUDA_VISIBLE_DEVICES"] for place in device_shares.devices(2, 9)] == ["5", "GPU-7"]
+  assert [place["CUDA_VISIBLE_DEVICES"] for place in workers.devices(2, 9)] == ["5", "GPU-7"]
 
 
 def test_more_workers_than_devices_share_the_memory(machine):
   machine("gpu", 2)
-  places = device_shares.devices(4, 9)
+  places = workers.devices(4, 9)
   assert [place["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1", "0", "1"]
   assert {place["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in places} == {"0.450"}
 
 
 def test_processors_are_not_divided(machine):
   machine("cpu", 8)
-  assert device_shares.devices("auto", 9) == [{}]
-  assert device_shares.devices(3, 9) == [{}] * 3
+  assert workers.devices("auto", 9) == [{}]
+  assert workers.devices(3, 9) == [{}] * 3
 
 
 def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   (tmp_path / "jax.py").write_text("raise RuntimeError('no driver')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   with pytest.raises(UserError, match="JAX finds no device: RuntimeError: no driver"):
-    device_shares.devices(2, 9)
+    workers.devices(2, 9)
   (tmp_path / "jax.py").write_text("import os; os.kill(os.getpid(), 9)")
   with pytest.raises(UserError, match="JAX finds no device: asked for them, it ended with -9"):
-    device_shares.devices(2, 9)
+    workers.devices(2, 9)
 
 
 # The table of states
