@@ -78,14 +78,13 @@ class GivenRngs(Rngs):
 
 def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
   """Return the keys at these paths of `Rngs(**first)`."""
+  paths = [*paths]
   made: dict[Path, Array] = {(name,): key for name, key in first.items()}
-
-  def key(path: Path) -> Array:
-    if path not in made:
-      made[path] = jax.random.fold_in(key(path[:-1]), path[-1])
-    return made[path]
-
-  return [key(path) for path in paths]
+  for path in paths:
+    for end in range(1, len(path)):
+      if path[: end + 1] not in made:
+        made[path[: end + 1]] = jax.random.fold_in(made[path[:end]], path[end])
+  return [made[path] for path in paths]
 
 
 def abstract_model(build: Callable[[Rngs], Any], paths: list[Path] | None = None) -> Any:
