@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import gc
-import itertools
 import math
 import mmap
 import os
@@ -193,18 +191,17 @@ def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Arra
 
   Every process receives whole batches and feeds its own devices.
   """
-  sharding = by_rows(mesh)
-
-  def put(batch: Batch) -> dict[str, Array]:
+  sharding, ahead = by_rows(mesh), None
+  for batch in batches:
     if sharding.is_fully_addressable:
-      return jax.device_put(batch, sharding)
-    return {
-      name: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__)
-      for name, rows in batch.items()
-    }
-
-  ready = ((put(batch), int(batch["mask"].sum())) for batch in batches)
-  ahead = collections.deque(itertools.islice(ready, 1))
-  while ahead:
-    ahead.extend(itertools.islice(ready, 1))
-    yield ahead.popleft()
+      divided = jax.device_put(batch, sharding)
+    else:
+      divided = {
+        name: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__)
+        for name, rows in batch.items()
+      }
+    if ahead is not None:
+      yield ahead
+    ahead = divided, int(batch["mask"].sum())
+  if ahead is not None:
+    yield ahead
