@@ -289,26 +289,10 @@ def _trained(task: LabeledTexts, digest: str | None) -> str:
   return storage.cached("tokenizers", train, *parts)
 
 
-def _fitting(
-  task: LabeledTexts, rows: dict[str, Rows], size: int, ids: list[np.ndarray]
-) -> list[str]:
-  """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are of validation."""
-  if task.tokenizer == "given":
-    return []
-  if task.tokenizer == "bpe":
-    return tokenizer.fewer(size, task.vocab_size, LabeledTexts.vocab_size)
-  parted = writing.parts_words(text for text, _ in rows["train"])
-  if task.tokenizer == "char":
-    how = "no blanks part the words: texts are read by characters (task.tokenizer=char)"
-    return [] if parted else [how]
-  tokens = np.concatenate(ids)
-  unknown = int(np.count_nonzero(tokens == tokenizer.UNK))
-  return writing.misfit(unknown, len(tokens), len(ids), parted)
-
-
 @functools.lru_cache(maxsize=2)
 def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
-  rows, label_names, notes = _rows(task, digest)
+  rows, label_names, given = _rows(task, digest)
+  notes = [*given]
   opened = (tokenizer.Given if task.tokenizer == "given" else tokenizer.Tokenizer)(text)
   ids: dict[str, Any] = {}
   empty, cut = {}, {}
@@ -318,15 +302,24 @@ def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   told = ((empty, "empty and kept as [UNK]"), (cut, f"cut to {task.max_length} tokens"))
   for counts, what in told:
     if counted_rows := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
-      notes = [*notes, f"{counted_rows} texts are {what}"]
+      notes.append(f"{counted_rows} texts are {what}")
   if any(cut.values()):
     every = [*itertools.chain(*rows.values())]
     read = (np.asarray(each).tobytes() for each in itertools.chain(*ids.values()))
     alike = len(_twofold(zip(read, (label for _, label in every), strict=True)))
     alike -= len(_twofold((task.equal(text), label) for text, label in every))
     if alike > 0:
-      notes = [*notes, f"{counted(alike, 'text')} cut to what also stands there with another label"]
-  notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
+      notes.append(f"{counted(alike, 'text')} cut to what also stands there with another label")
+  if task.tokenizer == "bpe":
+    notes += tokenizer.fewer(opened.vocab_size, task.vocab_size, LabeledTexts.vocab_size)
+  elif task.tokenizer != "given":
+    parted = writing.parts_words(text for text, _ in rows["train"])
+    if task.tokenizer == "word":
+      tokens = np.concatenate(ids["validation"])
+      unknown = int(np.count_nonzero(tokens == tokenizer.UNK))
+      notes += writing.misfit(unknown, len(tokens), len(ids["validation"]), parted)
+    elif not parted:
+      notes.append("no blanks part the words: texts are read by characters (task.tokenizer=char)")
   return LabeledData.of(
     rows,
     ids,
