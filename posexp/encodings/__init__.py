@@ -1,7 +1,7 @@
 """Encodings by their names on the command line, and what they declare."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from posexp.config import build, look_up, plugins, show
@@ -47,27 +47,6 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     raise ValueError(f"{name} is defined for causal attention only, not for an encoder{unless}")
   if encoding.paired and features % 2:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
-
-
-def check_layers(encoding: Encoding, layers: Sequence[Layer], count: int) -> None:
-  """Check the layers that an encoding returned for a Transformer of `count` layers.
-
-  Raises:
-    ValueError: they are not `count` times a `Layer`, or one has another encoding, which changes
-      more than attention.
-  """
-  if len(layers) != count or not all(isinstance(layer, Layer) for layer in layers):
-    kinds = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
-    raise ValueError(
-      f"{name_of(encoding)}: layers({count}) of its class must return {count} times posexp.Layer, "
-      f"not {len(layers)} times {kinds or 'anything'}"
-    )
-  for other in dict.fromkeys(layer.encoding for layer in layers if layer.encoding != encoding):
-    if elsewhere := [part for part in other.acts_in if part != "attention"]:
-      raise ValueError(
-        f"{name_of(encoding)} has {name_of(other)} in a layer, which changes the {elsewhere[0]} of "
-        "a whole Transformer and not attention alone: it cannot be mixed by layer"
-      )
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:

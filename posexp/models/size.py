@@ -23,7 +23,7 @@ from posexp.config.checks import (
   row_of,
   show,
 )
-from posexp.encodings import check_layers, name_of
+from posexp.encodings import name_of
 from posexp.encodings.base import Encoding, Layer, whole
 from posexp.errors import counted
 from posexp.models import logits
@@ -221,15 +221,28 @@ class Size:
 
 
 def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
-  """Check the options of a stack, and return its layers.
+  """Check the options of a stack, and return its layers, as the encoding makes them.
 
   Raises:
-    ValueError: the size does not suit the encoding or the kind of stack.
+    ValueError: the size does not suit the encoding or the kind of stack, the layers are not as many
+      times a `Layer` as asked for, or one has another encoding, which changes more than attention.
   """
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
-  layers = encoding.layers(size.num_layers)
-  check_layers(encoding, layers, size.num_layers)
+  count = size.num_layers
+  layers = encoding.layers(count)
+  if len(layers) != count or not all(isinstance(layer, Layer) for layer in layers):
+    kinds = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
+    raise ValueError(
+      f"{name_of(encoding)}: layers({count}) of its class must return {count} times posexp.Layer, "
+      f"not {len(layers)} times {kinds or 'anything'}"
+    )
+  for other in dict.fromkeys(layer.encoding for layer in layers if layer.encoding != encoding):
+    if elsewhere := [part for part in other.acts_in if part != "attention"]:
+      raise ValueError(
+        f"{name_of(encoding)} has {name_of(other)} in a layer, which changes the {elsewhere[0]} of "
+        "a whole Transformer and not attention alone: it cannot be mixed by layer"
+      )
   if size.logits_by in logits.RULES and not (causal or logits.RULES[size.logits_by].counts):
     counting = ", ".join(name for name, rule in logits.RULES.items() if rule.counts)
     raise ValueError(
