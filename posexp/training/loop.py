@@ -97,7 +97,7 @@ def run_training(
     if setup.config.get("trial"):
       own["headline"] = [run.metric.key]
     try:
-      summary = conclude(job, fit(job, step, batches, upcoming))
+      summary = conclude(job, fit(job, newest, batches, upcoming))
     except NotFinite as error:
       if not setup.config.get("trial"):
         raise
@@ -133,16 +133,16 @@ def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batc
   return spec, program, shard(itertools.chain(soon, batches), mesh), upcoming
 
 
-def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
-  """Train from `step`, the newest checkpoint's or 0, until the last step or out of patience.
+def fit(job: Job, newest: int | None, ready: Batches, upcoming: Shapes) -> State:
+  """Train from the `newest` checkpoint's step, or 0, until the last step or out of patience.
 
   `ready` and `upcoming` are batches and shapes, as `begin` gives them.
   """
   run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
-  key, steps = keys(seed)["dropout"], rhythm.steps
+  key, step, steps = keys(seed)["dropout"], newest or 0, rhythm.steps
   learning_rate = make_schedule(job.setup.training, steps)
   doing("compiling the model")
-  state = begun(job)
+  state = begun(job, newest)
   meter = costs.Meter(run.history, program.update, program.mesh, job.started)
   with (
     StopRequests() as stop,
@@ -190,15 +190,15 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   return state
 
 
-def begun(job: Job) -> State:
-  """Return the state of the newest checkpoint, or a new one for step 0.
+def begun(job: Job, newest: int | None) -> State:
+  """Return the state of the `newest` checkpoint, or a new one for step 0.
 
   A run that starts from another one is evaluated there, and may turn out to be best there.
   """
   run, setup, program = job.run, job.setup, job.program
-  if (step := run.checkpoints.find("latest")) is not None:
-    log.info("going on from step %d", step)
-    return run.checkpoints.load(step, program.shapes)
+  if newest is not None:
+    log.info("going on from step %d", newest)
+    return run.checkpoints.load(newest, program.shapes)
   if setup.config.get("init") is None:
     return program.init(setup.config["seed"])
   state = inherit.begin(setup, job.data, program, run.output)
