@@ -9,7 +9,6 @@ Numbers are finite, and whole ones below 2^31; switches are no numbers; texts ca
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -30,6 +29,7 @@ OPTION = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*)(?:=(?P<value>[^\s,;:()]+))?(?
 FLOAT32 = 3.4028235e38  # the largest number of this type
 SWITCHES = {"true": True, "yes": True, "on": True, "y": True}
 SWITCHES |= {"false": False, "no": False, "off": False, "n": False}
+NUMBERS = {int: Integral, float: Real}  # what a value of these types may be of, besides a text
 SHOWN = 100  # characters of a value in a message
 NAME = 200  # bytes of a folder's name; file systems take 255
 # Texts that Hydra's grammar reads as something else; in a list, all but these words.
@@ -206,8 +206,8 @@ def converted(value: Any, hint: Any) -> Any:
       return origin(map(converted, value, kinds))
     except TypeError:
       raise TypeError(f"must be {describe(hint)}") from None
-  if origin in SCALARS:
-    return SCALARS[origin](value)
+  if origin in (bool, int, float, str, type(None)):
+    return _scalar(value, origin)
   if origin is Any or (isinstance(origin, type) and isinstance(value, origin)):
     return value
   raise TypeError(f"must be {describe(hint)}")
@@ -218,55 +218,35 @@ def _fixed(inner: tuple[Any, ...]) -> bool:
   return len(inner) > 1 and inner[1] is not ...
 
 
-def _read(value: Any, kind: Any, abstract: type) -> Any:
-  """Return a number of some kind from a value or its text."""
-  if not isinstance(value, bool) and isinstance(value, abstract | str):
-    with contextlib.suppress(ValueError):
-      return kind(value)
+def _scalar(value: Any, kind: Any) -> Any:
+  """Return the number, switch, text or None that a value or its text stands for.
+
+  Raises:
+    TypeError, ValueError: as in `converted`.
+  """
+  word = value.strip().lower() if isinstance(value, str) else None
+  if kind is bool and (isinstance(value, bool) or word in SWITCHES):
+    return value if isinstance(value, bool) else SWITCHES[word]
+  if kind is type(None) and (value is None or word == "null"):
+    return None
+  if kind is str and isinstance(value, str | Real):
+    text = value if isinstance(value, str) else show(value)
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+      raise ValueError(f"must be text in UTF-8, not {brief(value, ascii)}")
+    return text
+  if kind in NUMBERS and isinstance(value, NUMBERS[kind] | str) and not isinstance(value, bool):
+    try:
+      number = kind(value)
+    except OverflowError:
+      number = math.inf
+    except ValueError:
+      raise TypeError(f"must be {TYPES[kind]}") from None
+    if kind is int and abs(number) > LARGEST:
+      raise ValueError(f"must be at most {LARGEST:,}, not {brief(value)}")
+    if not abs(number) <= FLOAT32:
+      raise ValueError(f"must be a finite number, not {brief(value)}")
+    return number
   raise TypeError(f"must be {TYPES[kind]}")
-
-
-def _integer(value: Any) -> int:
-  number = _read(value, int, Integral)
-  if abs(number) > LARGEST:
-    raise ValueError(f"must be at most {LARGEST:,}, not {brief(value)}")
-  return number
-
-
-def _number(value: Any) -> float:
-  try:
-    number = _read(value, float, Real)
-  except OverflowError:
-    number = math.inf
-  if not abs(number) <= FLOAT32:
-    raise ValueError(f"must be a finite number, not {brief(value)}")
-  return number
-
-
-def _switch(value: Any) -> bool:
-  if isinstance(value, bool):
-    return value
-  read = value.strip().lower() if isinstance(value, str) else None
-  if read not in SWITCHES:
-    raise TypeError("must be true or false")
-  return SWITCHES[read]
-
-
-def _text(value: Any) -> str:
-  if not isinstance(value, str | Real):
-    raise TypeError("must be text")
-  text = value if isinstance(value, str) else show(value)
-  if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-    raise ValueError(f"must be text in UTF-8, not {brief(value, ascii)}")
-  return text
-
-
-def _nothing(value: Any) -> None:
-  if value is not None and not (isinstance(value, str) and value.strip().lower() == "null"):
-    raise TypeError("must be null")
-
-
-SCALARS = {int: _integer, float: _number, bool: _switch, str: _text, type(None): _nothing}
 
 
 def describe(hint: Any) -> str:
