@@ -244,7 +244,8 @@ class Table(UserDict):
     try:
       return _loaded(value)[0]
     except (ImportError, AttributeError) as error:
-      if not (getattr(error, "name", None) or "posexp").startswith("posexp"):
+      missing = error.name or "posexp"
+      if missing != value.attr and not missing.startswith("posexp"):
         raise
       raise UserError(
         f"{value.value} is gone since posexp was installed from {near(CONFIGS.parent)}: install it "

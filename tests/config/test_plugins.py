@@ -234,11 +234,12 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   assert plugins.table("encoding", {})["near"].__name__ == "Distance"
   assert plugins.table("config", {}) == {"near": tmp_path / "options"}
   assert plugins.record({"encoding": "near"}) == {}
-  own["encoding"].append(EntryPoint("moved", "posexp.moved:Distance", "posexp.encodings"))
-  encodings = plugins.table("encoding", {})
-  assert (encodings["near"].__name__, [*encodings]) == ("Distance", ["near", "moved"])
-  with pytest.raises(UserError, match=r"posexp\.moved:Distance is gone since .* pip install -e "):
-    encodings["moved"]
+  for moved in ("posexp.moved:Distance", "near_by:Moved"):
+    own["encoding"][1:] = [EntryPoint("moved", moved, "posexp.encodings")]
+    encodings = plugins.table("encoding", {})
+    assert (encodings["near"].__name__, [*encodings]) == ("Distance", ["near", "moved"])
+    with pytest.raises(UserError, match=rf"^{moved} is gone since .* pip install -e "):
+      encodings["moved"]
 
 
 @pytest.mark.parametrize(
