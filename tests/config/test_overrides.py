@@ -201,12 +201,15 @@ def documents():
 
 ALSO = "python -m posexp.export RUN FOLDER plugins=mine.py"
 WINGS = {
+  "posexp.context": "posexp.language.context",
+  "posexp.generate": "posexp.language.generate",
   "posexp.judge": "posexp.judging.command",
   "posexp.parse": "posexp.parsing.command",
   "posexp.translate": "posexp.translation.command",
   "posexp.lengths": "posexp.diagnostics.command",
   "posexp.export": "posexp.released.command",
   "posexp.leaderboard": "posexp.board.command",
+  "posexp.score": "posexp.language.score",
   "posexp.sync": "posexp.wandb.command",
 }
 
