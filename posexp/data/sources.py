@@ -1,7 +1,7 @@
 """Rows of a task's splits from where its options say: files, the hub or an installed package.
 
 A task names its data in the options of `Sourced`. Its class says in `columns` which options name
-columns: those of a text and its label, of a source and its translation, or of a text alone.
+columns, and in `row` what it reads in them: a text and its label, unless it says otherwise.
 """
 
 import dataclasses
@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib.util
 import math
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +39,32 @@ class Sourced:
 
   def data_digest(self) -> str | None:
     return digest(self)
+
+  def paths(self, split: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of a split with their roles: a table, or text files, a column each.
+
+    Raises:
+      UserError: there is no such file, or it is not of a kind that the task reads.
+    """
+    path = getattr(self, split)
+    if "label" in self.columns:
+      files.reader(path)  # which refuses what is no table
+    yield split, path
+
+  def row(self, split: str, where: str, record: dict) -> Row:
+    """Return what the task reads in the columns of a row, which stands at `where`.
+
+    Raises:
+      UserError: a column is missing, or has no such value.
+    """
+    value, label = (pick(self, record, column, where) for column in self.columns)
+    text = as_text(value, getattr(self, "max_length", None), "text", where)
+    finite = not isinstance(label, float) or math.isfinite(label)
+    if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
+      raise UserError(
+        f"{where}: the label is {label!r}; it must be a text that is not blank, or a finite number"
+      )
+    return text, as_text(str(label), None, "label", where)
 
 
 def given(task) -> dict[str, str]:
@@ -87,7 +112,7 @@ def digest(task) -> str | None:
   """
   if task.hub or getattr(task, "package", None):
     return None
-  return files.digest({role: path for split in given(task) for role, path in _paths(task, split)})
+  return files.digest({role: path for split in given(task) for role, path in task.paths(split)})
 
 
 def identity(task) -> str:
@@ -107,9 +132,7 @@ def identity(task) -> str:
 
 
 def rows(task) -> dict[str, Split]:
-  """Return texts with their labels, or sentences with their translations; at least `train`.
-
-  Pairs of `train` may have an empty side.
+  """Return the rows of each split; at least `train`.
 
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
@@ -119,8 +142,7 @@ def rows(task) -> dict[str, Split]:
     parts = task.package, PACKAGES[task.package].sha256
     read_rows = storage.cached("reviews", lambda: reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, read_rows)}
-  parse = _labeled if "label" in task.columns else _pair
-  parses: dict[str, Any] = {split: functools.partial(parse, task, split) for split in given(task)}
+  parses: dict[str, Any] = {split: functools.partial(task.row, split) for split in given(task)}
   if task.hub:
     return hub.read(query(task), parses, task.way_out)
   return {split: functools.partial(parsed, task, split, parse) for split, parse in parses.items()}
@@ -131,7 +153,7 @@ def places(task, split: str) -> Iterator[str]:
   nothing if rows come from elsewhere.
   """
   if not task.hub and not getattr(task, "package", None):
-    for _, path in _paths(task, split):
+    for _, path in task.paths(split):
       yield from (f"{path}, {place}" for place, _ in files.records(path, wanted(task).values()))
 
 
@@ -143,63 +165,15 @@ def query(task) -> hub.Query:
   return hub.Query(task.hub, subset, task.revision, data_files, splits, *columns)
 
 
-def _paths(task, split: str) -> Iterator[tuple[str, str]]:
-  """Yield the files of a split with their roles: one file, or two parallel texts, whose names end
-  with a dot and the language.
-  """
-  path = getattr(task, split)
-  if "target" not in task.columns or files.is_table(path):
-    if "label" in task.columns:
-      files.reader(path)  # which refuses what is no table
-    yield split, path
-    return
-  for side, language in wanted(task).items():
-    name = f"{path}.{language}"
-    there = [file for file in (name, f"{name}.gz") if os.path.exists(os.path.expanduser(file))]
-    if not there:
-      raise UserError(
-        f"task.{split}={path}: there is no {name} (looked in {Path.cwd()}); give a table "
-        f"({', '.join(files.TABLES)}), or that with which the names of two parallel files begin"
-      )
-    yield f"{split}.{side}", there[0]
-
-
 def parsed(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
   """Yield what `parse` makes of each row of a table, or of two parallel files of text."""
-  paths, columns = [path for _, path in _paths(task, split)], wanted(task).values()
+  paths, columns = [path for _, path in task.paths(split)], wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
     records = files.records(*paths, columns)
   for place, record in records:
     yield parse(f"{' and '.join(paths)}, {place}", record)
-
-
-def _labeled(task, split: str, where: str, record: dict) -> Row:
-  """Return the text of a row and its label."""
-  text, label = (pick(task, record, column, where) for column in task.columns)
-  text = _text(text, task.max_length, "text", where)
-  finite = not isinstance(label, float) or math.isfinite(label)
-  if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
-    raise UserError(
-      f"{where}: the label is {label!r}; it must be a text that is not blank, or a finite number"
-    )
-  return text, _text(str(label), None, "label", where)
-
-
-def _pair(task, split: str, where: str, record: dict) -> Row:
-  """Return the two sides of a row, which has a column for each language or one that holds both."""
-  both = record.get("translation")
-  columns = both if isinstance(both, dict) and task.source not in record else record
-  pair = []
-  for option, language in wanted(task).items():
-    value = pick(task, columns, option, where)
-    text = _text(value, task.max_length, f"side {language!r}", where)
-    if split != "train" and not text.strip():
-      raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
-    pair.append(text)
-  source, target = pair
-  return source, target
 
 
 def pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
@@ -230,7 +204,7 @@ def pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
 
 
-def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
+def as_text(value: Any, max_length: int | None, what: str, where: str) -> str:
   """Return a text that can be encoded; "" for null. `max_length` is in tokens, of the task."""
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
