@@ -24,6 +24,7 @@ import inspect
 import logging
 import re
 import sys
+import tomllib
 import traceback
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -195,11 +196,22 @@ def files() -> list[Path]:
 
 
 @functools.cache
+def _declared() -> dict[str, dict[str, str]]:
+  """Return the entry points of a checkout, which may be newer than what was installed from it."""
+  file = CONFIGS.with_name("pyproject.toml")
+  return tomllib.loads(file.read_text("utf-8"))["project"]["entry-points"] if file.is_file() else {}
+
+
+@functools.cache
 def entries(group: str) -> tuple[list[EntryPoint], list[EntryPoint]]:
   """Return the entry points of a group, of posexp and of other packages."""
-  points = [*importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}")]
+  name = f"posexp.{GROUPS[group].table.lower()}"
+  points = [*importlib.metadata.entry_points(group=name)]
   own = [entry for entry in points if entry.dist is not None and entry.dist.name == "posexp"]
-  return own, [entry for entry in points if entry not in own]
+  others = [entry for entry in points if entry not in own]
+  if declared := _declared():
+    own = [EntryPoint(*entry, name) for entry in sorted(declared.get(name, {}).items())]
+  return own, others
 
 
 def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
@@ -233,24 +245,8 @@ class Table(UserDict):
   """Objects by their names; those of posexp's own entry points are imported when looked up."""
 
   def __getitem__(self, name: str) -> Any:
-    """Return an object.
-
-    Raises:
-      UserError: posexp's files have changed since it was installed from them, and this one is gone.
-    """
     value = super().__getitem__(name)
-    if not isinstance(value, EntryPoint):
-      return value
-    try:
-      return _loaded(value)[0]
-    except (ImportError, AttributeError) as error:
-      missing = error.name or "posexp"
-      if missing != value.attr and not missing.startswith("posexp"):
-        raise
-      raise UserError(
-        f"{value.value} is gone since posexp was installed from {near(CONFIGS.parent)}: install it "
-        f"again, as in pip install -e {near(CONFIGS.parent)}"
-      ) from error
+    return _loaded(value)[0] if isinstance(value, EntryPoint) else value
 
 
 def table(group: str, built_in: Mapping[str, Any]) -> Table:
