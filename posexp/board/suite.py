@@ -114,7 +114,7 @@ class Budget:
 
   @property
   def plain(self) -> dict[str, Any]:
-    """What a digest is made of."""
+    """The fields of which the digest is made."""
     fields = dataclasses.asdict(self)
     return fields if self.doublings else {k: v for k, v in fields.items() if k != "doublings"}
 

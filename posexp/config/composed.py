@@ -91,8 +91,8 @@ def _usual(epochs: int, steps: int | None, task: DictConfig) -> int | None:
 
 @functools.cache
 def tracker_variables() -> dict[str, dict[str, str]]:
-  """Return, for each of posexp's own files of trackers, the environment variables that it names, by
-  the options of which they are defaults.
+  """Return the environment variables that configs/tracker/*.yaml name, by the tracker and by the
+  option that takes its default from the variable.
   """
   files = (CONFIGS / "tracker").glob("*.yaml")
   texts = {file.stem: file.read_text(encoding="utf-8") for file in files}

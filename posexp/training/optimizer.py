@@ -164,9 +164,7 @@ def schedule(options: Training, steps: int, rate: Rate) -> optax.Schedule:
 
 @functools.lru_cache
 def make_schedule(options: Training, steps: int) -> optax.Schedule:
-  """Return the `schedule` of a run for the host, where each operation would be compiled by itself:
-  it is jitted as a whole.
-  """
+  """Return the `schedule` of a run as one jitted function, which the host calls for its log."""
   return jax.jit(schedule(options, steps, Rate.of(options, steps)))
 
 
