@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 
 from posexp import storage
-from posexp.data.vocabulary import END
 from posexp.language.corpus import Text
 from posexp.language.documents import Documents
+from posexp.language.vocabulary import END
 from posexp.status import doing
 
 ORDER = 5  # symbols of context

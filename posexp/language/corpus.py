@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import files, sources, splits, store, tokenizer, vocabulary, writing
+from posexp.data import files, sources, splits, store, tokenizer, writing
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import EVALUATED
-from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
-from posexp.language import documents
+from posexp.language import documents, vocabulary
 from posexp.language.documents import Documents
 from posexp.language.streams import Stream
+from posexp.language.vocabulary import END, Vocabulary
 
 _opened = functools.lru_cache(1)(Vocabulary.opened)  # it remembers the words of other splits
 Batch = tuple[int, list[bytes]]  # the bytes before it, and its pieces

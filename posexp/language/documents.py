@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import files, hub, sources, splits, store, vocabulary, writing
+from posexp.data import files, hub, sources, splits, store, writing
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
+from posexp.language import vocabulary
 
 # Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
 # of the line where a row is empty.

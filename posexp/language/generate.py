@@ -94,11 +94,10 @@ def generate(args: argparse.Namespace) -> None:
     prompt = standard_input().removesuffix("\n").removesuffix("\r")
   else:
     prompt = args.prompt.removeprefix("\ufeff")
-  from posexp.data.vocabulary import kept_vocabulary
   from posexp.training.restore import open_for
 
   trained = open_for("generate", args.run, split=None)
-  vocabulary = kept_vocabulary(trained.run.path)
+  vocabulary = trained.setup.task.vocabulary(trained.run.path)
   columns = drawn(args, trained, vocabulary.encode(prompt), vocabulary.stops)
   doing("drawing the first token")
   if args.samples > 1:

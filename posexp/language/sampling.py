@@ -21,8 +21,8 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count, at_least, between, check
-from posexp.data.vocabulary import END
 from posexp.errors import UserError
+from posexp.language.vocabulary import END
 from posexp.models.cache import Cache
 from posexp.models.language_model import LanguageModel
 

@@ -16,9 +16,9 @@ from tabulate import tabulate
 from posexp.data import files
 from posexp.data.batches import Batch
 from posexp.data.lines import standard_input
-from posexp.data.vocabulary import END, Vocabulary, kept_vocabulary
 from posexp.errors import UserError, printable
 from posexp.language.streams import LEAST, Plan, Stream
+from posexp.language.vocabulary import END, Vocabulary
 from posexp.tasks.results import perplexity
 from posexp.training.restore import TrainedModel, with_options
 
@@ -162,7 +162,7 @@ def score(args: argparse.Namespace, trained: TrainedModel) -> list[TokenLosses]:
     UserError: the text cannot be read, or the model cannot read it in this way.
   """
   text = read_text(args.file)
-  vocabulary = kept_vocabulary(trained.run.path)
+  vocabulary = trained.setup.task.vocabulary(trained.run.path)
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment
   results = []

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posexp.data.batches import Batch
-from posexp.data.vocabulary import END
+from posexp.language.vocabulary import END
 
 LEAST = 32  # fewest segments of a lane in evaluation, so that few segments lack a memory
 

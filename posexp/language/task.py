@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import sources, writing
+from posexp.data import sources, tokenizer, writing
 from posexp.data.batches import Batch, numbered
 from posexp.data.splits import EVALUATED
-from posexp.data.vocabulary import END, Vocabulary, kept_vocabulary
 from posexp.errors import UserError
 from posexp.language import byte_ngrams, corpus, windows
 from posexp.language.corpus import Text
+from posexp.language.vocabulary import END, Vocabulary
 from posexp.runs.context_losses import BEFORE, LEAST_GAIN, write_context_losses
 from posexp.runs.predictions import SEGMENTS, write_predictions
 from posexp.status import doing
@@ -164,7 +164,16 @@ class LanguageModeling(sources.Sourced, Task):
 
   def kept_model(self, folder, encoding, size, positions) -> LanguageModelSpec:
     small = self.smallest_model(encoding, size, positions)
-    return dataclasses.replace(small, vocab_size=kept_vocabulary(folder).size)
+    return dataclasses.replace(small, vocab_size=self.vocabulary(folder).size)
+
+  def vocabulary(self, folder: Path) -> Vocabulary:
+    """Open the vocabulary of a run from its folder alone.
+
+    Raises:
+      UserError: it is missing, damaged or another run's.
+    """
+    (text,) = tokenizer.kept(folder, ["tokenizer"], opened=Vocabulary.opened)
+    return Vocabulary.opened(text)
 
   def prepare(self, folder: Path) -> TextData:
     texts, opened, notes = corpus.prepare(self, folder)

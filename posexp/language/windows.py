@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from posexp.data.batches import Batch
-from posexp.data.vocabulary import END
 from posexp.errors import UserError
 from posexp.language.streams import Stream
+from posexp.language.vocabulary import END
 from posexp.runs.context_losses import ContextLosses
 from posexp.status import doing
 from posexp.tasks.contract import Snapshot

@@ -77,7 +77,8 @@ def export(args: argparse.Namespace) -> list[Path]:
     read = "the first token" if spec.first else "all tokens, averaged"
   params = nnx.state(trained.snapshot.model(), nnx.Param)
   kept = reading.parse(reading.read(run.path / "tokenizer.json"))
-  tokens = released.tokens_of(kept)
+  made = task.vocabulary(run.path).as_library() if decoder else None
+  tokens = released.tokens_of(kept, made)
   about = spec.encoding, spec.size, spec.vocab_size, length
   model = released.Exported(*about, params, tokens, labels)
   files = released.export(model, args.folder, card(run, read))

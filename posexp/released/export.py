@@ -18,7 +18,6 @@ from flax import nnx
 from posexp.config.checks import show
 from posexp.data.library import opened
 from posexp.data.tokenizer import END, SPECIAL
-from posexp.data.vocabulary import as_library
 from posexp.encodings import make_encoding, name_of
 from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
@@ -292,8 +291,11 @@ def _rope(rope: RoPE, length: int, shares: bool) -> Options:
   return {"rope_parameters": given, "max_position_embeddings": longest}
 
 
-def tokens_of(content: Mapping[str, Any]) -> Tokens:
-  """Return the tokens of a run, whose tokenizer has this JSON; of words there is none."""
+def tokens_of(content: Mapping[str, Any], made: str | None) -> Tokens:
+  """Return the tokens of a run, whose tokenizer has the JSON `content`.
+
+  `made` is the JSON of a `tokenizers.Tokenizer` of a language model's own vocabulary, if any does.
+  """
   if content.get("kind") == "given":
     library = opened(content["tokenizer"])
     first, ends = content["end"], tuple(content["stops"]) or (content["end"],)
@@ -303,5 +305,4 @@ def tokens_of(content: Mapping[str, Any]) -> Tokens:
   if "kind" not in content:  # that of a classifier
     names = dict(zip(("pad_token", "unk_token", "cls_token"), SPECIAL, strict=True))
     return Tokens(json.dumps(content), names)
-  made = as_library(content)
   return Tokens(made, {"bos_token": END, "eos_token": END} if made else {})

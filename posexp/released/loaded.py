@@ -12,7 +12,6 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.data.vocabulary import kept_vocabulary
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
 from posexp.encodings.sinusoids import REACH, Turns
@@ -274,5 +273,6 @@ def load(name: str | Path, *options: str) -> Loaded:
   if (released := source(name)) is not None:
     return released.load(options)
   trained = open_alone(Path(name), "generate", options)
-  tokenizer = kept_vocabulary(trained.run.path)
+  task: Any = trained.setup.task
+  tokenizer = task.vocabulary(trained.run.path)
   return Loaded(trained.snapshot.model(), tokenizer, vocab_size=tokenizer.size)

@@ -18,7 +18,6 @@ from posexp.config import encodings_node, resolve
 from posexp.config.checks import show
 from posexp.config.command_line import compose, explained
 from posexp.config.overrides import read
-from posexp.data.vocabulary import kept_vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
@@ -29,7 +28,6 @@ from posexp.released.weights import Released, parameters, tensors
 from posexp.runs import Run
 from posexp.runs.identity import settings
 from posexp.status import doing
-from posexp.tasks.contract import Task
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.restore import TrainedModel
@@ -57,12 +55,12 @@ class HuggingFace(Source):
     where = f"{PREFIX}{path.resolve()}" if path.is_dir() else self.name
     return {"path": where, "run": f"hf/{digest[:12]}", "results": digest}
 
-  def weights(self, task: Task, folder: Path, labels: Sequence[str] = ()) -> Mapping[str, Any]:
+  def weights(self, task: Any, folder: Path, labels: Sequence[str] = ()) -> Mapping[str, Any]:
     """Return the weights by their paths, none of which is read yet, with words as a run has them.
 
     Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
     """
-    end = kept_vocabulary(folder).end if WRITTEN in task.commands else 0
+    end = task.vocabulary(folder).end if WRITTEN in task.commands else 0
     arrays = parameters(self.released, self.released.spec(), end)
     own = {path_of(name): array for name, array in arrays.items()}
     if self.released.family.causal:

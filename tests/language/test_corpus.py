@@ -14,12 +14,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import side_by_side, sources, vocabulary
+from posexp.data import side_by_side, sources
 from posexp.data.splits import SPLITS
-from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
-from posexp.language import corpus, documents
+from posexp.language import corpus, documents, vocabulary
 from posexp.language.task import LanguageModeling
+from posexp.language.vocabulary import END, Vocabulary
 
 TEXT = "".join(f" Line {i} of naïve 漢字 \U0001f600, it 's <unk> \n" for i in range(200))
 ROWS = [f"  Document {i}: naïve 漢字,\r\n\ttwice [END] " for i in range(200)]

@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 from seed import some
 
-from posexp.data.vocabulary import END
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.contextual import CoPE
 from posexp.encodings.distance import FIRE
@@ -17,6 +16,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.language import sampling
 from posexp.language.sampling import Sampling
+from posexp.language.vocabulary import END
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import Size

@@ -13,7 +13,6 @@ import pytest
 from order import command, only, work
 
 from posexp.analysis import ablation
-from posexp.data.vocabulary import kept_vocabulary
 from posexp.language import generate, sampling, score, scoring
 from posexp.language.task import LanguageModeling
 from posexp.runs.predictions import load_predictions
@@ -92,7 +91,7 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
 
 def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text):
   model = scoring.reading(open_alone(trained, "score"), SEGMENT, 0)
-  tokens = np.array(kept_vocabulary(trained).encode(text[:85]))
+  tokens = np.array(LanguageModeling(train="t.txt").vocabulary(trained).encode(text[:85]))
   found = scoring.token_losses(model, tokens, SEGMENT)
   assert found.context.tolist() == [*range(1, 9), *([5, 6, 7, 8] * 22)[: 85 - 8]]
   first = scoring.token_losses(model, tokens[:SEGMENT], SEGMENT)
@@ -150,7 +149,7 @@ def test_a_run_has_gone_on_with_parts_of_its_test_split(trained, text, say):
 
 
 def test_a_text_ends_where_the_model_ends_it(trained, say, monkeypatch):
-  ids = kept_vocabulary(trained).encode("mat")
+  ids = LanguageModeling(train="t.txt").vocabulary(trained).encode("mat")
   texts = [[*ids, 0, ids[0], ids[0]], [ids[0], 0, 0, 0, ids[0], ids[0]]]
   drawn = []
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from posexp.data.vocabulary import END
 from posexp.language.streams import Stream
+from posexp.language.vocabulary import END
 
 SIZES = [30, 1, 7, 25, 12]  # of documents; 1 is an empty one
 TOKENS = np.concatenate(

@@ -20,11 +20,11 @@ from tokenizers import (
   trainers,
 )
 
-from posexp.data import library, vocabulary
+from posexp.data import library
 from posexp.data.tokenizer import Given
-from posexp.data.vocabulary import Vocabulary
 from posexp.errors import UserError
-from posexp.language import generate
+from posexp.language import generate, vocabulary
+from posexp.language.vocabulary import Vocabulary
 from posexp.released.source import folder_of
 from posexp.released.weights import Released
 
@@ -168,7 +168,8 @@ def test_tokens_that_were_added_stand_for_their_own_bytes(kind, tmp_path):
 
 
 def test_characters_that_were_exported_stand_for_themselves():
-  text = vocabulary.as_library({"kind": "char", "characters": " a▁é"})
+  kept = json.dumps({"kind": "char", "characters": " a▁é"})
+  text = Vocabulary.opened(kept).as_library()
   spelled = library.spelling(library.opened(text), text)
   assert [*map(spelled, range(5))] == [b"", b" ", b"a", "▁".encode(), "é".encode()]
 

@@ -10,8 +10,7 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -97,6 +96,10 @@ class Vocabulary:
     """Return the bytes of tokens, which need not be whole characters; END has none."""
     return b"".join(map(self._table.__getitem__, ids))
 
+  def as_library(self) -> str | None:
+    """Return the JSON of a `tokenizers.Tokenizer` that encodes and decodes likewise, or None."""
+    return None
+
 
 class Bytes(Vocabulary):
   """The bytes themselves: byte b is token b + 1."""
@@ -106,6 +109,13 @@ class Bytes(Vocabulary):
 
   def tokens(self, pieces):
     return [np.frombuffer(piece, np.uint8).astype(np.uint16) + 1 for piece in pieces]
+
+  def as_library(self):
+    from tokenizers import pre_tokenizers
+
+    made = _of_letters(byte_letters(), "ByteLevel")
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return made.to_str()
 
 
 class Characters(Vocabulary):
@@ -120,7 +130,7 @@ class Characters(Vocabulary):
   def __init__(self, characters: str, unknown: bool = False):
     super().__init__([b"", *(each.encode() for each in characters + "\ufffd" * unknown)])
     self.exact = not unknown
-    self._lost = 1 + len(characters) if unknown else 0
+    self._characters, self._lost = characters, 1 + len(characters) if unknown else 0
     self._ids = np.full(CODE_POINTS, self._lost, np.int32)
     self._ids[_code_points(characters)] = 1 + np.arange(len(characters))
 
@@ -139,6 +149,9 @@ class Characters(Vocabulary):
   def unknown(self, pieces):
     points = _code_points(b"".join(pieces).decode())
     return [chr(each).encode() for each in points[self._ids[points] == self._lost].tolist()]
+
+  def as_library(self):
+    return _of_letters(self._characters, "Fuse").to_str() if self.exact else None
 
 
 class Words(Vocabulary):
@@ -175,13 +188,21 @@ class Merges(Vocabulary):
   """A byte-level BPE, which keeps each byte."""
 
   def __init__(self, bpe: str):
-    self._tokenizer = tokenizer.Tokenizer(bpe)
+    self._bpe, self._tokenizer = bpe, tokenizer.Tokenizer(bpe)
     bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
     names = self._tokenizer.words[1:]
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
   def tokens(self, pieces):
     return self._tokenizer.ids([piece.decode() for piece in pieces])
+
+  def as_library(self):
+    from tokenizers import Tokenizer, decoders
+
+    made = Tokenizer.from_str(self._bpe)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([tokenizer.END])
+    return made.to_str()
 
 
 class Given(Vocabulary):
@@ -261,6 +282,17 @@ class Given(Vocabulary):
     ]
 
 
+def _of_letters(letters: Iterable[str], decoder: str) -> Any:
+  """Return a `tokenizers.Tokenizer` with END and a token for each letter."""
+  from tokenizers import Tokenizer, decoders, models
+
+  numbered = {name: number for number, name in enumerate([tokenizer.END, *letters])}
+  made = Tokenizer(models.BPE(numbered, []))
+  made.decoder = getattr(decoders, decoder)()
+  made.add_special_tokens([tokenizer.END])
+  return made
+
+
 class Part(NamedTuple):
   """A part of a text, with the texts before and behind it."""
 
@@ -301,16 +333,6 @@ def _around(
   away = starts[near] - place
   few = [(away < 0).sum() < FEW and before == SEAM, (away >= 0).sum() < FEW and behind == SEAM]
   return None if any(few) else (ids[near], away)
-
-
-def kept_vocabulary(folder: Path) -> Vocabulary:
-  """Open the vocabulary of a run from its folder alone.
-
-  Raises:
-    UserError: it is missing, damaged or another run's.
-  """
-  (text,) = tokenizer.kept(folder, ["tokenizer"], opened=Vocabulary.opened)
-  return Vocabulary.opened(text)
 
 
 def trained(
@@ -373,27 +395,3 @@ def pieces(document: bytes | memoryview, size: int | None = None) -> Iterator[by
 
 def _code_points(text: str) -> np.ndarray:
   return np.frombuffer(text.encode("utf-32-le"), np.uint32)
-
-
-def as_library(content: Mapping[str, Any]) -> str | None:
-  """Return the JSON of a `tokenizers.Tokenizer` that encodes and decodes like a vocabulary.
-
-  `content` is the JSON of bytes, characters or merges. There is none for words, nor for characters
-  of which some are unknown.
-  """
-  from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-  kind = content["kind"]
-  if kind == "bpe":
-    made = Tokenizer.from_str(content["bpe"])
-  elif kind == "word" or content.get("unknown"):
-    return None
-  else:
-    letters = byte_letters() if kind == "byte" else content["characters"]
-    numbered = {name: number for number, name in enumerate([tokenizer.END, *letters])}
-    made = Tokenizer(models.BPE(numbered, []))
-  if kind == "byte":
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-  made.decoder = decoders.Fuse() if kind == "char" else decoders.ByteLevel()
-  made.add_special_tokens([tokenizer.END])
-  return made.to_str()
