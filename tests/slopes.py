@@ -8,6 +8,28 @@ from flax import nnx
 STEP = 1e-5
 
 
+def draw(*shape, seed=0):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def float64(param):
+  return np.asarray(param[...], np.float64)
+
+
+def close(got, expected, tolerance=2e-6):
+  np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def pairs(x):
+  """Neighbors [..., 2M] as complex numbers [..., M]."""
+  x = np.asarray(x, np.float64)
+  return x[..., 0::2] + 1j * x[..., 1::2]
+
+
+def interleaved(z):
+  return np.stack([z.real, z.imag], -1).reshape(*z.shape[:-1], -1)
+
+
 def holding(module, **arrays):
   """The module with these arrays in its parameters of these names."""
   graphdef, state = nnx.split(module)

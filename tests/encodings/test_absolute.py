@@ -2,11 +2,13 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import slopes
 from flax import nnx
+from slopes import close, float64
 from small import rngs
 
 from posexp.analysis.properties import paths
@@ -24,10 +26,6 @@ SIZE = Size(d_model=F, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
 
 def vector(encoding, positions=POSITIONS, mask=None, features=F):
   return np.asarray(encoding.vector(features, rngs())(jnp.asarray(positions), mask), np.float64)
-
-
-def close(got, expected, tolerance=2e-6):
-  np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("features", [F, 5])
@@ -156,3 +154,25 @@ def test_positions_in_attention_leave_the_stream_and_the_values_alone(cls):
   for block in (*stack.blocks, *again.blocks):
     assert block.attention.relation.query is block.attention.query
     assert block.attention.relation.key is block.attention.key
+
+
+@pytest.mark.parametrize(("base", "layout"), [(10000.0, "interleaved"), (100.0, "half")])
+def test_sinusoidal(layout, base):
+  tokens = np.array([[3, 0, 10, 5, 5]])
+  positions = np.array([[0, 1, 511, 512, 5000]])
+  embed = Sinusoidal(base, layout).embed(VOCAB, F, scale=4.0, rngs=rngs())
+  words = float64(embed.words.table)
+  expected = 4.0 * words[tokens]
+  for column, position in enumerate(positions[0]):
+    for m in range(F // 2):
+      phase = position * base ** (-2 * m / F)
+      here, there = (2 * m, 2 * m + 1) if layout == "interleaved" else (m, F // 2 + m)
+      expected[0, column, here] += math.sin(phase)
+      expected[0, column, there] += math.cos(phase)
+  close(jax.jit(embed.__call__)(tokens, positions), expected)
+
+
+def test_words_come_out_with_variance_one():
+  embed = Encoding().embed(300, 64, scale=8.0, rngs=rngs())
+  assert float64(embed.table).std() == pytest.approx(1 / 8, rel=0.03)
+  assert np.std(embed(np.arange(300)[None])) == pytest.approx(1, rel=0.03)

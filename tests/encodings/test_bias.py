@@ -35,24 +35,27 @@ def test_slopes_are_of_a_power_of_two_with_others_between(heads, lower):
   np.testing.assert_allclose(slopes(heads), [*first, *between[: heads - lower]])
 
 
-def test_alibi_in_a_decoder():
-  def distance(heads):
-    return biased(lambda p, h, i, j: -slopes(heads)[h] * abs(i - j))
+@pytest.mark.parametrize(
+  ("encoding", "causal", "heads"),
+  [
+    (ALiBi("direction"), True, 4),
+    (ALiBi("divided"), True, 2),
+    (ALiBi(learned=True), True, 4),
+    (ALiBi(), False, 4),
+    (ALiBi("direction"), False, 4),
+  ],
+  ids=str,
+)
+def test_alibi(encoding, causal, heads):
+  def bias(p, h, i, j):
+    slope = p["shared/slopes"][h] if encoding.learned else slopes(heads)[h]
+    near = 0.5 * (i > j) if (encoding.two_sided, causal) == ("direction", False) else 0
+    return -slope * (abs(i - j) - near)
 
-  oracle.check(ALiBi("direction"), distance(4))
-  oracle.check(ALiBi("divided"), distance(2), heads=2)
-  first = ALiBi(learned=True).shared(4, 8, causal=True, rngs=nnx.Rngs(0)).slopes
-  np.testing.assert_allclose(first[...], slopes(4))
-  bias = biased(lambda p, h, i, j: -p["shared/slopes"][h] * abs(i - j))
-  oracle.check(ALiBi(learned=True), bias)
-
-
-def test_alibi_in_an_encoder():
-  def direction(p, h, i, j):
-    return -slopes(4)[h] * (abs(i - j) - 0.5 * (i > j))
-
-  oracle.check(ALiBi(), biased(lambda p, h, i, j: -slopes(4)[h] * abs(i - j)), causal=False)
-  oracle.check(ALiBi("direction"), biased(direction), causal=False)
+  oracle.check(encoding, biased(bias), causal=causal, heads=heads)
+  if encoding.learned:
+    first = encoding.shared(heads, 8, causal=causal, rngs=nnx.Rngs(0)).slopes
+    np.testing.assert_allclose(first[...], slopes(heads))
 
 
 def test_alibi_with_a_side_for_each_head():

@@ -7,11 +7,12 @@ import numpy as np
 import oracle
 import pytest
 from seed import some
+from small import rngs
 from test_bias import bucket
 
 from posexp.analysis.properties import compiled
 from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.relative import TransformerXL
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
@@ -75,12 +76,13 @@ def test_deberta(encoding, causal):
   oracle.check(encoding, formula, causal=causal, values=tame, tolerance=2e-5)
 
 
-def test_an_impossible_offset_of_deberta_has_no_score():
-  relation = DeBERTa().relation(2, 4, causal=False, rngs=Rngs(params=0, encoding=0))
-  table = DeBERTa().shared(2, 4, causal=False, rngs=Rngs(params=0, encoding=0))
+@pytest.mark.parametrize("encoding", [DeBERTa(), TransformerXL()], ids=str)
+def test_an_impossible_offset_has_no_score(encoding):
+  parts = {"causal": False, "rngs": rngs()}
+  relation, shared = (make(2, 4, **parts) for make in (encoding.relation, encoding.shared))
   at = oracle.span(causal=False, spaced=True).replace(max_position=None)
   ones = np.ones((1, oracle.K, 2, 4), np.float32)
-  scores = jax.jit(lambda at: relation.score(ones, ones, at.replace(shared=table(at))))(at)
+  scores = jax.jit(lambda at: relation.score(ones, ones, at.replace(shared=shared(at))))(at)
   offset = np.asarray(at.key[0]) - np.asarray(at.query[0])[:, None]
   assert (np.isfinite(scores[0, 0]) == (np.abs(offset) < oracle.K)).all()
 
@@ -121,7 +123,7 @@ def test_tupe(encoding, causal):
 
 def test_tupe_sets_the_first_position_apart():
   encoding = TUPE(40, True)
-  shared = jax.jit(encoding.shared(2, 4, causal=False, rngs=Rngs(params=0, encoding=0)))
+  shared = jax.jit(encoding.shared(2, 4, causal=False, rngs=rngs()))
   at = oracle.span(causal=False)
   first = at.replace(query=at.query - 3, key=at.key - 3)
   logits, bias = (each if each is None else np.asarray(each) for each in shared(first))
@@ -135,7 +137,7 @@ def test_tupe_sets_the_first_position_apart():
 def test_shared_maps_of_keys_serve_as_many_heads_of_queries():
   size = Size(d_model=16, num_heads=4, d_ff=8, num_layers=1, dropout=0.0)
   few, every = (
-    Stack(23, DeBERTa(k=2, share_maps=True), each, rngs=Rngs(params=0, encoding=1))
+    Stack(23, DeBERTa(k=2, share_maps=True), each, rngs=rngs())
     for each in (dataclasses.replace(size, num_kv_heads=2), size)
   )
   layer = few.blocks[0].attention

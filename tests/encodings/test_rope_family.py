@@ -31,6 +31,8 @@ SHORT = {"trained_length": 5, "factor": 4.0}
 FEW = {"short_factors": (1.0, 1.5, 2.0, 3.0), "long_factors": (1.0, 2.0, 4.0, 8.0)}
 DYNAMIC = SHORT | {"scaling": "dynamic"}
 PAIRED = [
+  {"base": 500.0, "share": 0.25},
+  {"base": 500.0, "share": 0.5, "layout": "half"},
   DYNAMIC | {"learned": "head", "attention_factor": 1.2},
   SHORT | FEW | {"scaling": "longrope"},
   {"layout": "half", "map": "self_extend", "map_window": 4, "map_group": 3},
@@ -88,7 +90,7 @@ def test_learned_frequencies_are_those_of_the_references():
 
 
 @pytest.mark.parametrize(
-  ("options", "causal"), some([(each, n % 2 == 0) for n, each in enumerate(PAIRED)], 2), ids=str
+  ("options", "causal"), some([(each, n % 2 == 0) for n, each in enumerate(PAIRED)], 3), ids=str
 )
 def test_each_pair_is_turned_by_its_own_angle(options, causal):
   encoding = RoPE(**options)
@@ -97,12 +99,15 @@ def test_each_pair_is_turned_by_its_own_angle(options, causal):
     change = next((np.exp(x) for path, x in p.items() if path.endswith("alpha")), np.ones((1, 1)))
     n = (i if causal else np.full(len(i), j.max())) - j.min() + 1
     omega = encoding.frequencies(8, n)[:, None] * change  # [Q,1 or H,M]
+    turning = 2 * omega.shape[2]
     far = np.asarray(mapped(encoding.distance, i[None], j[None])[0])
     turn = np.exp(1j * np.einsum("ij,ihm->ihjm", far, omega))
-    turn = np.broadcast_to(turn, (len(i), q.shape[2], len(j), 4))
-    one, other = np.reshape(np.arange(8), (2, 4), order="C" if encoding.layout == "half" else "F")
+    turn = np.broadcast_to(turn, (len(i), q.shape[2], len(j), turning // 2))
+    order = "C" if encoding.layout == "half" else "F"
+    one, other = np.reshape(np.arange(turning), (2, -1), order=order)
     a, b = (each[..., one] + 1j * each[..., other] for each in (q, k))
     logits = np.einsum("bihm,bjhm,ihjm->bhij", a, b.conj(), turn).real
+    logits += np.einsum("bihd,bjhd->bhij", q[..., turning:], k[..., turning:])
     return logits * encoding.radius**2 / 8**0.5
 
   oracle.check(encoding, formula, causal=causal)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from seed import some
+from small import rngs
 
+from posexp.analysis import probe
 from posexp.encodings import ENCODINGS, Encoding, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.split import Split
 from posexp.errors import UserError
@@ -33,17 +34,8 @@ OF_ALL = [
 @functools.cache
 def stack(encoding):
   """A stack whose u, v and tables are large enough to be seen."""
-  streams = Rngs(params=0, encoding=1)
-  built = Stack(23, encoding, SIZE, causal=encoding.causal_only, rngs=streams)
-  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
-  leaves, tree = jax.tree.flatten(params)
-  draw = np.random.default_rng(5)
-  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
-  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
-
-
-def terms(model):
-  return model.blocks[0].attention.relation.terms
+  built = Stack(23, encoding, SIZE, causal=encoding.causal_only, rngs=rngs())
+  return probe.perturbed(built, seed=5)
 
 
 run = nnx.jit(lambda model, kept=None: model(TOKENS, term_scale=kept))
@@ -51,13 +43,11 @@ run = nnx.jit(lambda model, kept=None: model(TOKENS, term_scale=kept))
 
 def without(model, *off, layers=slice(None)):
   """The model's output when these terms are off, in these layers."""
-  kept = {term: np.ones((LAYERS, H), np.float32) for term in terms(model)}
+  terms = model.blocks[0].attention.relation.terms
+  kept = {term: np.ones((LAYERS, H), np.float32) for term in terms}
   for term in off:
     kept[term][layers] = 0
   return np.asarray(run(model, kept))
-
-
-# Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
 
 
 # Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
