@@ -54,12 +54,18 @@ def loss(model, batch, rngs, carry=()):
   return model.loss(batch, carry, label_smoothing=0.0, rngs=rngs)
 
 
-def in_segments(model, tokens, **more):
+def segments(tokens, length=T, **more):
+  """The batches of a text, one segment of every row after the other."""
+  for start in range(0, tokens.shape[1] - 1, length):
+    cut = {name: each[:, start : start + length] for name, each in more.items()}
+    yield batch(tokens[:, start : start + length + 1], **cut)
+
+
+def in_segments(model, batches):
   """nll [B,L] of a text, read segment by segment."""
   carry, found = model.initial_carry(B), []
-  for start in range(0, tokens.shape[1] - 1, T):
-    cut = {name: each[:, start : start + T] for name, each in more.items()}
-    now, carry = predict(model, batch(tokens[:, start : start + T + 1], **cut), carry)
+  for each in batches:
+    now, carry = predict(model, each, carry)
     found.append(now["nll"])
   return np.concatenate(found, axis=1)
 
@@ -83,7 +89,9 @@ def test_masked_documents_see_themselves_alone():
   other = tokens.copy()
   other[:, : T - 2] = text(T, seed=1)[:, : T - 2]
   now = model(2 * T)
-  found = [in_segments(now, each, documents=documents) for each in (tokens, other)]
+  found = [
+    in_segments(now, segments(each, documents=documents)) for each in (tokens, other)
+  ]
   np.testing.assert_allclose(found[0][:, T - 2 :], found[1][:, T - 2 :], atol=1e-6)
   assert np.abs(found[0] - found[1])[:, : T - 2].max() > 1e-3
 
@@ -152,23 +160,10 @@ def theirs(case, **options):
   return model
 
 
-def segments():
-  """The batches, one segment of every row after the other."""
-  rows = len(TEXT)
-  for start in range(0, TEXT.shape[1] - 1, SEGMENT):
-    tokens, labels = (each[:, start : start + SEGMENT] for each in (TEXT[:, :-1], TEXT[:, 1:]))
-    whole = {"mask": jnp.ones((rows, SEGMENT), bool), "weight": jnp.ones(rows)}
-    yield {"tokens": tokens, "labels": labels, "fresh": jnp.full(rows, start == 0), **whole}
-
-
 def close_to_theirs(case, **options):
-  model, found = theirs(case, **options), []
-  carry = model.initial_carry(len(TEXT))
-  for batch in segments():
-    scores, carry = predict(model, batch, carry)
-    found.append(scores["nll"])
+  found = in_segments(theirs(case, **options), segments(TEXT, SEGMENT))
   expected = THEIRS["losses"][CASES.index(case)]
-  np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=0, atol=CLOSE)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
 
 
 @pytest.mark.parametrize("case", some(CASES, 1), ids=str)
@@ -185,10 +180,10 @@ def test_the_gradient_stops_where_theirs_does():
     found, _, carry = model.loss(batch, carry, label_smoothing=0.0, rngs=nnx.Rngs(0))
     return found["loss"], carry
 
-  carry = model.initial_carry(len(TEXT))
+  carry = model.initial_carry(B)
   assert CASES[-1]["size"]["memory"] > SEGMENT
   step = jax.jit(jax.grad(loss, has_aux=True))
-  for batch in segments():
+  for batch in segments(TEXT, SEGMENT):
     slopes, carry = step(values, batch, carry)
   found = properties.paths(slopes)
   # Theirs are of one table, which is ours twice.

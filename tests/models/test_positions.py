@@ -154,23 +154,16 @@ def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
     assert np.isfinite(compiled(stack, "__call__", TOKENS, positions=positions)).all() == known
 
 
-def batch():
-  return {
-    "tokens": np.asarray(TOKENS),
-    "mask": np.asarray(MASK),
-    "labels": np.array([0, 1, 0]),
-    "weight": np.ones(B, np.float32),
-  }
-
-
 def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
   spec = ClassifierSpec(VOCAB, 2, Learned(REACH), SIZE, False, RANDOMIZED)
   run = program(spec, Training(learning_rate=1e-12), 8, mesh_for(B))  # nothing else changes
+  batch = {"tokens": TOKENS, "mask": MASK, "labels": np.array([0, 1, 0])}
+  batch["weight"] = np.ones(B, np.float32)
   losses = []
   for _ in range(2):
     state = run.init(0)
     for _ in range(4):
-      state = run.update(run.clear(state), batch(), keys(0)["dropout"])
+      state = run.update(run.clear(state), batch, keys(0)["dropout"])
       losses.append(float(state.window.sums["loss"]))
   assert losses[:4] == losses[4:]
   assert len({*losses}) == 4
