@@ -21,19 +21,6 @@ from posexp.models.transformer import Stack
 SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
 
 
-def declared(**facts):
-  """An encoding that declares these, and has one switch and a number."""
-
-  @dataclasses.dataclass(frozen=True)
-  class Own(Encoding):
-    both: bool = False
-    rows: int = 12
-
-  for name, fact in facts.items():
-    setattr(Own, name, fact)
-  return Own()
-
-
 def why(build):
   """The sentence by which a model is refused, or None."""
   try:
@@ -43,24 +30,18 @@ def why(build):
   return None
 
 
-@pytest.fixture(autouse=True)
-def named(monkeypatch):
-  """The encoding is the user's own, called `own`."""
+@pytest.fixture
+def own(monkeypatch):
+  """Makes an encoding of the user's own, called `own`, that declares some facts."""
 
-  def table(group, built_in):
-    return built_in | {"own": Named.cls} if group == "encoding" else built_in
+  def made(**facts):
+    options = [("both", bool, False), ("rows", int, 12)]
+    kind = {"bases": (Encoding,), "namespace": facts, "frozen": True}
+    cls = dataclasses.make_dataclass("Own", options, **kind)
+    monkeypatch.setattr(plugins, "table", lambda group, built_in: built_in | {"own": cls})
+    return cls()
 
-  monkeypatch.setattr(plugins, "table", table)
-
-
-class Named:
-  cls = Encoding
-
-
-def own(**facts):
-  encoding = declared(**facts)
-  Named.cls = type(encoding)
-  return encoding
+  return made
 
 
 CAUSAL = "own is defined for causal attention only, not for an encoder"
@@ -89,7 +70,7 @@ def stack(encoding, causal, **size):
     ({"relative": False, "recurrent": True}, lambda e: stack(e, True, memory=4), None),
   ],
 )
-def test_a_model_is_refused_as_is_declared(facts, build, message):
+def test_a_model_is_refused_as_is_declared(own, facts, build, message):
   encoding = own(**facts)
   found = why(build(encoding))
   assert found == message or found.startswith(message)
@@ -106,7 +87,7 @@ def test_a_model_is_refused_as_is_declared(facts, build, message):
     ({}, None),
   ],
 )
-def test_a_limit_is_told_by_its_option(facts, message):
+def test_a_limit_is_told_by_its_option(own, facts, message):
   encoding = own(**facts)
   check_limit(encoding, 12, "", "")
   if message is None:
@@ -147,7 +128,7 @@ class Blind(Relation):
   ("relation", "found"),
   [pytest.param(Forgotten, ["extra off: nothing changes"], marks=pytest.mark.slow), (Blind, [])],
 )
-def test_terms_and_hidden_states_are_those_that_a_relation_declares(relation, found):
+def test_terms_and_hidden_states_are_those_that_a_relation_declares(own, relation, found):
   encoding = own(relation=lambda self, *_, **__: relation())
   case = properties.Case(encoding, causal=True, length=4, layers=1, heads=2)
   assert [each.what for each in properties.terms(case)] == found
@@ -169,13 +150,13 @@ class Whole(Relation):
 
 
 @pytest.mark.parametrize("reach", [pytest.param(64, marks=pytest.mark.slow), 262_144])
-def test_the_check_finds_logits_that_overflow_far_away(reach):
+def test_the_check_finds_logits_that_overflow_far_away(own, reach):
   encoding = own(relation=lambda self, *_, **__: Whole(), causal_only=True)
   case = properties.Case(encoding, causal=True, length=3, layers=1, heads=1, reach=reach)
   assert bool(list(far_positions(case))) == (reach > 64)
 
 
 @pytest.mark.parametrize("parts", [("attn",), "attention"])
-def test_parts_that_there_are_not_are_refused(parts):
+def test_parts_that_there_are_not_are_refused(own, parts):
   with pytest.raises(ValueError, match="acts_in must be a tuple of some of input, linear, norms"):
-    own(acts_in=parts).__class__()
+    own(acts_in=parts)

@@ -89,9 +89,7 @@ def test_masked_documents_see_themselves_alone():
   other = tokens.copy()
   other[:, : T - 2] = text(T, seed=1)[:, : T - 2]
   now = model(2 * T)
-  found = [
-    in_segments(now, segments(each, documents=documents)) for each in (tokens, other)
-  ]
+  found = [in_segments(now, segments(each, documents=documents)) for each in (tokens, other)]
   np.testing.assert_allclose(found[0][:, T - 2 :], found[1][:, T - 2 :], atol=1e-6)
   assert np.abs(found[0] - found[1])[:, : T - 2].max() > 1e-3
 

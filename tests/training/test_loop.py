@@ -17,32 +17,11 @@ RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evalu
 RUN += ["train.log_every=7"]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-  """A folder with the data, in which programs are compiled once and quickly."""
-  folder = tmp_path_factory.mktemp("home")
-  order.write(folder)
-  return folder
-
-
-def result(runs):
-  """What the one run has measured, less time."""
-  return order.result(order.only(runs))
-
-
 def here(home, name, *typed):
-  """What a command line says in this process, which must end well."""
-  with order.home(home):
-    typed = in_this_process(*order.write(home), f"runs={name}", *typed)
+  """What a command line says in this process, which must end well, and what its run measured."""
+  typed = in_this_process(*order.write(home), f"runs={name}", *typed)
   assert (typed.status, typed.err) == (0, "")
-  return typed.out
-
-
-@pytest.fixture(scope="module")
-def never_stopped(home):
-  """The results of a run that nothing has stopped."""
-  here(home, "never-stopped", *RUN)
-  return result(home / "never-stopped")
+  return typed.out, order.result(order.only(home / name))
 
 
 # Ctrl-C is ignored in the background jobs of a script, which the tests may be among.
@@ -51,7 +30,7 @@ HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
 # Stopped in this process, tests/whole/test_train.py says the same.
 @pytest.mark.slow
-def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_stopped):
+def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home):
   screen, end = os.openpty()
   termios.tcsetwinsize(end, (24, 100))
   seen, shown = 0, b""
@@ -76,8 +55,9 @@ def test_a_run_that_is_stopped_in_a_terminal_is_bitwise_the_same(home, never_sto
   last = read_run(path).history[-1]
   assert last["step"] == int(stopped)
 
-  assert f"going on from step {stopped}\n" in here(home, "run", *RUN)
-  assert result(home / "run") == never_stopped
+  out, measured = here(home, "run", *RUN)
+  assert f"going on from step {stopped}\n" in out
+  assert measured == here(home, "never-stopped", *RUN)[1]
   rows = {row["step"]: row for row in read_run(path).history}
   assert rows[140]["time/cpu_seconds"] > rows[last["step"]]["time/cpu_seconds"]  # of both sessions
   assert rows[last["step"]] == last

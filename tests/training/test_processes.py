@@ -102,8 +102,7 @@ except UserError as error:
 
 
 def test_all_processes_stop_at_the_same_step_and_one_whose_partner_dies_says_so_and_ends():
-  environments = [dict(zip(VARIABLES, (each, "2", str(i)), strict=True)) for i, each in two()]
-  both = [python(TOGETHER, **environment) for environment in environments]
+  both = [python(TOGETHER, **environment) for environment in environments(2)]
   said = [each.communicate(timeout=300) for each in both]
   for out, _ in said:
     assert spoken(out).splitlines() == [
@@ -123,18 +122,19 @@ def test_all_processes_stop_at_the_same_step_and_one_whose_partner_dies_says_so_
 )
 def test_a_process_whose_partners_never_come_says_so_and_ends(rank, other):
   code = "from posexp.training import processes\nprocesses.join('a run', 0.7)"
-  alone = python(code, **dict(zip(VARIABLES, (two()[0][1], "3", str(rank)), strict=True)))
+  alone = python(code, **environments(3)[rank])
   _, err = alone.communicate(timeout=90)
   assert f"process {rank} of 3 waited 0.7 s (distributed_timeout) for {other} at 127" in err
   assert "Check failure stack trace" not in err
 
 
-def two():
-  """The ranks of two processes, and the address of the first."""
+def environments(count):
+  """What tells each of some processes which of them it is."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"
-  return [(0, address), (1, address)]
+  given = ((address, str(count), str(rank)) for rank in range(count))
+  return [dict(zip(VARIABLES, each, strict=True)) for each in given]
 
 
 RUN = ["encoding=rpr", "rpr.k=2", "train.steps=60", "train.evaluate_every=10"]
@@ -143,10 +143,7 @@ RUN += ["train.log_every=2", "train.warmup=10", "model.d_model=64", "train.shard
 
 def pair(home, name, *options):
   """A command line typed twice, to two processes of one run."""
-  return [
-    Command(home, name, *options, variables=zip(VARIABLES, (address, "2", str(i)), strict=True))
-    for i, address in two()
-  ]
+  return [Command(home, name, *options, variables=each) for each in environments(2)]
 
 
 def last(out):
