@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from order import command, home, only, write
+from order import command, only, write
 from seed import some
 
 from posexp import evaluate, inspect
+from posexp.analysis.probe import perturbed
 from posexp.encodings import ENCODINGS, encoding
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
@@ -97,14 +98,7 @@ def test_so_do_its_options_unless_they_act_in_blocks(name, options):
 
 @pytest.mark.parametrize(
   ("name", "size"),
-  some(
-    [
-      ("split", "fasttext"),
-      ("split", "lstm"),
-      ("normalized", "cnn"),
-    ],
-    1,
-  ),
+  some([("split", "fasttext"), ("split", "lstm"), ("normalized", "cnn")], 1),
 )
 def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
   made = model(encoding(name), SIZES[size])
@@ -140,14 +134,7 @@ def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
 def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
   chosen = encoding(name, **options)
   assert chosen.order_blind == blind
-  made = model(chosen, SIZES["fasttext"])
-  params = nnx.state(made, nnx.Param)
-  draw = np.random.default_rng(0)
-
-  def noisy(x):
-    return jnp.asarray(np.asarray(x) + 0.3 * draw.normal(size=x.shape), jnp.float32)
-
-  nnx.update(made, jax.tree.map(noisy, params))
+  made = perturbed(model(chosen, SIZES["fasttext"]))
   one, two = logits(made, np.array([[1, 2, 3, 4], [4, 2, 3, 1]]), [4, 4])
   assert (np.abs(one - two).max() < 1e-5) == blind
   notes = ClassifierSpec(VOCAB, 2, chosen, SIZES["fasttext"]).notes
@@ -164,23 +151,14 @@ def test_padding_may_go_on_beyond_the_positions_and_tokens_there_give_nan():
   assert np.isnan(too_long).all()
 
 
-TINY = ["model.d_model=8", "train.steps=4", "train.warmup=1", "train.learning_rate=1e-2"]
-SWEPT = ["-m", "model=cnn", "encoding=complex,rpr", "rpr.k=2"]
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-  """What a mixed sweep says, and the folder of its run."""
-  folder = tmp_path_factory.mktemp("home")
-  with home(folder):
-    files = [each for each in write(folder) if not each.startswith("model.")]
-    done = command(*SWEPT, *files, *TINY)
-    yield done, only("runs")
+SWEPT = ["-m", "model=cnn", "encoding=complex,rpr", "rpr.k=2", "model.d_model=8"]
+SWEPT += ["train.steps=4", "train.warmup=1", "train.learning_rate=1e-2"]
 
 
 @pytest.mark.slow
-def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
-  (status, out, err), _ = swept
+def test_a_run_is_swept_measured_drawn_and_comes_back(home, few_positions, capsys):
+  files = [each for each in write(home) if not each.startswith("model.")]
+  status, out, err = command(*SWEPT, *files)
   assert (status, err) == (0, "")
   assert "sweep     1 run: 1 waiting; 1 left out\n" in out
   sentence = "rpr acts in attention, which model=cnn does not have; choose an encoding of the input"
@@ -188,32 +166,21 @@ def test_what_does_not_suit_is_left_out_of_a_sweep(swept):
   assert "          cnn: d_model 8, filters 100 of each width 3, 4, 5, float32\n" in out
   assert "blind" not in out
 
-
-@pytest.mark.slow
-def test_a_run_is_measured_with_everything_on_alone(swept, capsys):
-  path = swept[1]
+  path = only("runs")
   (found,) = evaluate.evaluate(evaluate.arguments([str(path)]))
   assert found["on"]["accuracy"] == read_run(path).summary["test/accuracy"]
   for flags in (["--grid"], ["--without", "content"]):
     with pytest.raises(UserError, match="terms of attention, which model=cnn does not have"):
       evaluate.evaluate(evaluate.arguments([str(path), *flags]))
 
-
-@pytest.mark.slow
-def test_a_run_is_inspected_without_attention(few_positions, swept, capsys, tmp_path):
-  path = swept[1]
-  files = inspect.inspect([f"run={path}", f"out={tmp_path}"])
-  names = {file.stem for file in files}
-  assert names == {"vectors", "products-by-offset", "frequencies-by-word"}
+  drawn = {file.stem for file in inspect.inspect([f"run={path}"])}
+  assert drawn == {"vectors", "products-by-offset", "frequencies-by-word"}
   assert "none in model=cnn, so what acts there is left out" in capsys.readouterr().out
   with pytest.raises(UserError, match="model=cnn has no attention to be compared"):
     head_distances.compare(path, [path])
   with pytest.raises(UserError, match="rpr acts in attention, which model=lstm does not have"):
     inspect.inspect(["encoding=rpr", "model=lstm"])
 
-
-@pytest.mark.slow
-def test_a_run_comes_back_with_its_network(swept):
-  trained = open_trained(swept[1])
+  trained = open_trained(path)
   assert trained.spec.size.backbone == "cnn"
   assert trained.snapshot.model().stacks == ()
