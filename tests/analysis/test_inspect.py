@@ -1,13 +1,12 @@
 """Cards and figures: what they say is what the formulas say, for every encoding that is listed."""
 
 import functools
-import json
-import random
 import re
 from types import SimpleNamespace
 
 import head_distances
 import numpy as np
+import order
 import pytest
 import untrained
 from flax import nnx
@@ -120,21 +119,9 @@ def test_costs_are_those_beside_none():
   assert "over 20 tokens" in card.costs(shapes(Learned(length=20)))["FLOPs"]
 
 
-@pytest.fixture(scope="module")
-def clipped():
-  """An untrained model with vectors of offsets to 3, and its profile."""
+def test_a_profile_is_the_logit_of_the_formula_and_shows_offsets_that_share_a_vector():
   model = probe.untrained(RPR(k=3), SIZE)
-  return model, probe.profile(model, 20)
-
-
-def test_offsets_that_share_a_vector_are_found(clipped):
-  covered = card.coverage(*clipped)
-  assert covered["covers"] == "offsets to 3 back and 3 ahead"
-  assert "no offset is new" in covered["beyond"]
-
-
-def test_a_profile_is_the_logit_of_the_formula(clipped):
-  _, found = clipped
+  found = probe.profile(model, 20)
   assert found.offsets.tolist() == list(range(-19, 20))
   np.testing.assert_allclose(found.logits, sum(found.terms.values()), atol=1e-5)
   assert np.ptp(found.terms["content"], axis=-1).max() < 1e-5
@@ -142,6 +129,9 @@ def test_a_profile_is_the_logit_of_the_formula(clipped):
   np.testing.assert_array_equal(keys[..., :16], keys[..., [16] * 16])  # −19 … −4 as −3
   assert np.ptp(keys, axis=-1).max() > 0.01
   assert np.abs(found.terms["values"]).max() == 0
+  covered = card.coverage(model, found)
+  assert covered["covers"] == "offsets to 3 back and 3 ahead"
+  assert "no offset is new" in covered["beyond"]
 
 
 def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
@@ -233,21 +223,12 @@ def test_the_share_that_offsets_explain():
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
+def classifier(home):
   """A function from an encoding's name to the folder of a run."""
-  folder = tmp_path_factory.mktemp("runs")
-  draw = random.Random(0)
-  words = ["good", "bad", "film", "plot", "very", "not"]
-  with (folder / "train.jsonl").open("w") as file:
-    for label in ["good", "bad"] * 60:
-      text = " ".join([label, *draw.choices(words, k=draw.choice([5, 6]))])
-      file.write(json.dumps({"text": text, "label": label}) + "\n")
-  data = ["task=text_classification", f"task.train={folder / 'train.jsonl'}"]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    yield functools.cache(
-      lambda encoding: untrained.run(folder / encoding, f"encoding={encoding}", *data, *OPTIONS)
-    )
+  data = order.write(home)
+  return functools.cache(
+    lambda encoding: untrained.run(home / encoding, f"encoding={encoding}", *data, *OPTIONS)
+  )
 
 
 def draw_only(kinds, monkeypatch):
@@ -285,16 +266,13 @@ def test_attention_on_text_adds_up(classifier):
 
 
 @pytest.fixture(scope="module")
-def language_model(tmp_path_factory):
+def language_model(home):
   """A run with segments of 16 tokens and a memory of 24."""
-  folder = tmp_path_factory.mktemp("language_model")
   lines = (f"line {i} of {i * i} words\n" for i in range(400))
-  (folder / "text.txt").write_text("".join(lines))
-  data = ["task=language_modeling", f"task.train={folder / 'text.txt'}", "task.segment=16"]
+  (home / "text.txt").write_text("".join(lines))
+  data = ["task=language_modeling", f"task.train={home / 'text.txt'}", "task.segment=16"]
   options = ["encoding=rpr", "rpr.k=2", "model.memory=24", "train.batch_size=4"]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    yield untrained.run(folder / "run", *options, *data, *OPTIONS)
+  return untrained.run(home / "run", *options, *data, *OPTIONS)
 
 
 def test_attention_into_a_memory_adds_up(language_model):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from seed import some
-from small import Rngs, leaks
+from small import leaks, stack
 
-from posexp import Attention, Layer, Size, Span, Stack, encoding
-from posexp.analysis.properties import compiled
+from posexp import Attention, Layer, Size, Span, encoding
+from posexp.analysis.properties import VOCAB, compiled
 from posexp.config import encodings_node
 from posexp.config.checks import show
 from posexp.encodings import ENCODINGS
@@ -16,17 +16,10 @@ from posexp.models.attention import Kind, limited
 from posexp.models.backbones import refusal
 
 H, D, L = 2, 8, 9
-SIZE = {"d_model": 32, "num_heads": 4, "d_ff": 32, "dropout": 0.0}
 
 
-def built(pattern, layers=3, causal=True, **size):
-  made = encoding("by_layer", pattern=pattern)
-  size = Size(num_layers=layers, **SIZE | size)
-  return Stack(23, made, size, causal=causal, rngs=Rngs(params=0, encoding=1))
-
-
-def tokens(length=L, seed=0):
-  return jnp.asarray(np.random.default_rng(seed).integers(1, 23, (2, length)))
+def built(pattern):
+  return stack(encoding("by_layer", pattern=pattern), causal=True)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +69,7 @@ def test_a_model_has_room_for_all_that_differs():
   with pytest.raises(
     ValueError, match="by_layer has sinusoidal in a layer, which changes the input of"
   ):
-    built(["rope", "sinusoidal"], layers=2)
+    built(["rope", "sinusoidal"])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +93,7 @@ def test_windows_and_chunks_count_tokens_as_hugging_face_does(window, chunk, con
 
 
 def test_chunks_and_windows_are_of_a_text_whatever_is_packed_padded_or_cached_beside_it():
-  assert max(leaks(built(["alibi chunk=4 window=3"], layers=1))) < 2e-5
+  assert max(leaks(built(["alibi chunk=4 window=3"]))) < 2e-5
 
 
 def test_an_encoder_has_chunks_after_padding_and_half_of_a_window_to_each_side():
@@ -121,7 +114,8 @@ def test_an_encoder_has_chunks_after_padding_and_half_of_a_window_to_each_side()
 
 
 def test_a_cache_holds_no_more_than_a_window():
-  model, given = built(["rope window=4", "none"], layers=2), tokens()
+  model = built(["rope window=4", "none"])
+  given = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (2, L)))
   cache = model.empty_cache(2, L)
   assert [key.shape[3] for key in cache.keys] == [3, L]
   whole = compiled(model, "__call__", given)

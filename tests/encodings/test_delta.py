@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 import slopes
 from flax import nnx
-from small import SMALL, leaks, rngs
+from small import SMALL, leaks, rngs, stack
 
 from posexp.analysis import properties
-from posexp.analysis.properties import VOCAB
 from posexp.encodings import Span, delta, encoding
 from posexp.models.block import MultiHeadAttention
 from posexp.models.size import Size
-from posexp.models.transformer import Stack
 
 DELTA = encoding("delta", beta=2.0)
 SCHEDULE = encoding("by_layer", pattern=["delta", "rope"])
@@ -26,12 +24,6 @@ def recurrence(q, k, v, decay, beta):
     state = state + np.outer(k[t], beta[t] * (v[t] - state.T @ k[t]))
     out.append(state.T @ q[t])
   return np.array(out)
-
-
-def layer():
-  size = Size(**SMALL)
-  built = MultiHeadAttention(DELTA, size, causal=True, cross=False, rngs=rngs())
-  return properties.perturbed(built, seed=3)
 
 
 def defined(layer, x):
@@ -56,7 +48,9 @@ def defined(layer, x):
 
 
 def test_a_layer_is_the_recurrence():
-  built, x = layer(), np.random.default_rng(0).normal(size=(9, SMALL["d_model"]))
+  built = MultiHeadAttention(DELTA, Size(**SMALL), causal=True, cross=False, rngs=rngs())
+  built = properties.perturbed(built, seed=3)
+  x = np.random.default_rng(0).normal(size=(9, SMALL["d_model"]))
   given = jnp.asarray(x[None], jnp.float32)
   span = Span.within(None, jnp.ones((1, 1, 9), bool), True)
   layer_of = nnx.jit(lambda built: built(given, *built.keys_values(given), span)[0])
@@ -83,6 +77,4 @@ def test_gradients_are_those_of_the_recurrence(count):
 
 
 def test_nothing_leaks_from_padding_documents_or_other_hypotheses():
-  size = Size(**SMALL | {"num_layers": SCHEDULE.least_layers})
-  model = properties.perturbed(Stack(VOCAB, SCHEDULE, size, causal=True, rngs=rngs()))
-  assert max(leaks(model)) < 2e-5
+  assert max(leaks(stack(SCHEDULE, causal=True))) < 2e-5

@@ -7,7 +7,7 @@ import pytest
 import slopes
 from flax import nnx
 from seed import some
-from small import SMALL, leaks, rngs, some_tokens
+from small import SMALL, leaks, rngs, some_tokens, stack
 
 from posexp.analysis import properties
 from posexp.analysis.properties import VOCAB, Case
@@ -18,15 +18,6 @@ from posexp.models.transformer import Stack
 
 LAYERS = encoding("by_layer", pattern=["none window=2", "rope chunk=4"])
 KINDS = [{"conv": 4, "bias": "all"}, {"conv": 3, "conv_of": "input", "qk_norm": True}]
-
-
-def stack(**options):
-  size = Size(**SMALL | {"num_layers": 2} | options)
-  return properties.perturbed(Stack(VOCAB, Encoding(), size, causal=True, rngs=rngs()))
-
-
-def numbers(*shape):
-  return np.random.default_rng(len(shape)).normal(size=shape)
 
 
 def defined(x, taps, groups):
@@ -45,8 +36,8 @@ def test_it_is_its_definition_as_are_its_gradients(length):
   slopes.check(
     lambda x, taps: in_row(jnp.asarray(groups), 4)((x,), (taps,))[0],
     lambda x, taps: defined(x, taps, groups),
-    numbers(2, length, 5),
-    numbers(4, 5),
+    slopes.draw(2, length, 5),
+    slopes.draw(4, 5),
   )
 
 
@@ -66,8 +57,9 @@ def test_what_holds_with_a_convolution(name, options):
 
 @pytest.mark.parametrize("options", some(KINDS, 1))
 def test_nothing_leaks_from_padding_documents_or_other_hypotheses(options):
-  assert max(leaks(stack(**options))) < 2e-5
-  assert stack(**options).empty_cache(2, 0).length == 0  # as beam search begins
+  model = stack(Encoding(), causal=True, num_layers=2, **options)
+  assert max(leaks(model)) < 2e-5
+  assert model.empty_cache(2, 0).length == 0  # as beam search begins
 
 
 def mapped(kind, name="sinusoidal", **size):
