@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from posexp.analysis.properties import paths
 from posexp.encodings import Span
 from posexp.encodings.rngs import Rngs
 
@@ -15,24 +16,15 @@ REACH = 40
 SPACED = np.array([3, 4, 6, 9, 10, 15, 31])
 
 
-def positions(spaced=False):
-  """Of the keys: one after another, or with gaps."""
-  return SPACED if spaced else np.arange(K) + 3
-
-
 def span(queries=K, *, causal=True, spaced=False):
-  """The last `queries` of the positions look at all of them, or at those that are not ahead."""
-  key = positions(spaced)
+  """The last `queries` of the positions look at all of them, or at those that are not ahead.
+
+  These are one after another, or have gaps.
+  """
+  key = SPACED if spaced else np.arange(K)
   query = key[K - queries :]
   mask = (key <= query[:, None]) | (not causal)
   return Span(*map(jnp.asarray, (query[None], key[None], mask[None])), max_position=REACH)
-
-
-def arrays(parts):
-  """All parameters by their paths, with random numbers of size 1 in them."""
-  flat = nnx.to_flat_state(nnx.state(parts, nnx.Param))
-  draw = np.random.default_rng(7)
-  return {"/".join(map(str, path)): draw.normal(size=leaf[...].shape) for path, leaf in flat}
 
 
 def check(encoding, formula, *, causal=True, heads=H, values=lambda path, x: x, tolerance=1e-5):
@@ -51,7 +43,8 @@ def check(encoding, formula, *, causal=True, heads=H, values=lambda path, x: x, 
   parts = nnx.Dict(parts)
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
   leaves, tree = jax.tree.flatten(params)
-  p = {path: values(path, x) for path, x in arrays(parts).items()}
+  draw = np.random.default_rng(7)
+  p = {path: values(path, draw.normal(size=x.shape)) for path, x in paths(parts).items()}
   assert [x.shape for x in p.values()] == [x.shape for x in leaves]
   draw = np.random.default_rng(8)
   k = draw.normal(size=(B, K, heads, width))

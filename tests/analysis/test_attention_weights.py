@@ -14,11 +14,12 @@ from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions
 from posexp.models.size import Size
 
+SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
+
 
 def test_each_layer_is_measured_within_its_own_window_in_texts_of_any_length():
-  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
   encoding = ByLayer(["rope window=2", "rope"])
-  spec = LanguageModelSpec(9, encoding, size, Positions())
+  spec = LanguageModelSpec(9, encoding, SIZE, Positions())
   ones = np.ones((2, 160), np.int32)  # so long that a decoder attends in halves
   batch = {"tokens": ones, "labels": ones, "mask": ones > 0, "weight": np.ones(2)}
   batch["fresh"] = batch["weight"] > 0
@@ -30,10 +31,8 @@ def test_each_layer_is_measured_within_its_own_window_in_texts_of_any_length():
 
 
 def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
-  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
-
   def profile(encoding, causal=True, **options):
-    model = probe.untrained(encoding, dataclasses.replace(size, **options), causal=causal)
+    model = probe.untrained(encoding, dataclasses.replace(SIZE, **options), causal=causal)
     return probe.profile(model, 6)
 
   plain, scaled = profile(ALiBi()), profile(ALiBi(), logits_scale=4.0)
@@ -51,6 +50,5 @@ def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
 
 
 def test_a_profile_needs_no_hidden_states():
-  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
   split = encoding_of("split", form="position_only")
-  assert probe.profile(probe.untrained(split, size), 4).spread > 0
+  assert probe.profile(probe.untrained(split, SIZE), 4).spread > 0
