@@ -1,8 +1,10 @@
 """Attention to long sequences equals its definition, wherever queries and keys stand.
 
-Each property is a plain function of an encoding and of whether attention is causal. It compares
-what is computed from LONG tokens on, here from a few, with the definition, forward and backward.
+Each place is the span of a layer. What is computed there from LONG tokens on, here from a few, is
+compared with the definition, forward and backward.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,56 +13,55 @@ import pytest
 from flax import nnx
 from fused_rpr import FusedRPR
 from seed import some
+from small import B, rngs, stack
 
 from posexp.encodings import ENCODINGS, Encoding, Span
-from posexp.encodings.rngs import Rngs
 from posexp.models import attention
 
-H, D, B, BLOCK = 2, 8, 2, 4
+D, BLOCK = 8, 4
 
 
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch):
   monkeypatch.setattr(attention, "ROWS", BLOCK)
-  monkeypatch.setitem(attention.LONG, "cpu", BLOCK)
 
 
-def whole_sequences(encoding, causal):
+def whole_sequences(causal):
   """Queries are the keys, and the last block is not full."""
   at = np.arange(11)[None]
   mask = at[:, None] < np.array([11, 6])[:, None, None]
   own = {"consecutive": True, "self_attention": True}
-  holds(encoding, causal, Span(at, at, mask, causal, **own, padding_last=True))
+  return Span(at, at, mask, causal, **own, padding_last=True)
 
 
-def gaps_in_positions(encoding, causal):
+def gaps_in_positions(causal):
   at = np.array([[0, 2, 3, 9, 10, 11, 17, 18, 25]])
-  holds(encoding, causal, Span(at, at, np.ones((1, 1, 9), bool), causal, max_position=30))
+  return Span(at, at, np.ones((1, 1, 9), bool), causal, max_position=30)
 
 
-def cached_keys(encoding, causal):
+def cached_keys(causal):
   """5 queries on 6 keys, whose positions are known only when the program runs."""
   key = np.arange(6)[None]
   mask = np.ones((1, 1, 6), bool)
   if causal:
     mask = key[:, None] <= key[:, 1:, None]
-  holds(encoding, causal, Span(key[:, 1:], key, mask))
+  return Span(key[:, 1:], key, mask)
 
 
-def memory_before_queries(encoding, causal):
+def memory_before_queries(causal):
   """5 queries on 11 keys, of which the last are their own, and no memory in one row."""
   key = np.arange(11)[None]
   mask = key[:, None] >= np.array([0, 6])[:, None, None]
-  holds(encoding, causal, Span(key[:, 6:], key, mask, causal, consecutive=True))
+  return Span(key[:, 6:], key, mask, causal, consecutive=True)
 
 
-def masks_of_single_queries(encoding, causal):
+def masks_of_single_queries(causal):
   at = np.arange(7)[None]
   mask = (np.random.default_rng(0).random((B, 7, 7)) < 0.6) | np.eye(7, dtype=bool)
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, self_attention=True))
+  return Span(at, at, mask, causal, consecutive=True, self_attention=True)
 
 
-PROPERTIES = (
+PLACES = (
   whole_sequences,
   gaps_in_positions,
   cached_keys,
@@ -69,64 +70,32 @@ PROPERTIES = (
 )
 
 
-def holds(encoding, causal, span):
-  """Is what `auto`, or the form patched in, computes on the span the definition, with gradients?"""
-  span, rngs = jax.tree.map(jnp.asarray, span), Rngs(params=0, encoding=1)
-  relation = encoding.relation(H, D, causal=causal, rngs=rngs)
-  relation.bind(*(encoding.linear(H * D, H * D, bias=False, rngs=rngs) for _ in range(2)))
-  embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
-  shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
-  parts = {"relation": relation} | ({"shared": shared} if shared else {})
-  columns = encoding.columns(H * D, H, D, causal=causal, rngs=rngs)._asdict()
-  parts = nnx.Dict(parts | {name: make for name, make in columns.items() if make})
-  graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
+def holds(encoding, causal, place, form="blocked"):
+  """Is what a form of attention computes in a place the definition, with gradients?"""
+  graphdef, params, rest = nnx.split(stack(encoding, causal), nnx.Param, ...)
+  span = jax.tree.map(jnp.asarray, place(causal))
   draw = np.random.default_rng(1)
-  params = jax.tree.map(
-    lambda x: np.asarray(np.asarray(x) + 0.5 * draw.random(x.shape), np.float32), params
-  )
-  lengths = span.query.shape[1], span.key.shape[1]
-  q, asked, k, v = (
-    jnp.asarray(draw.normal(size=(B, lengths[i], H, D)), jnp.float32) for i in (0, 0, 1, 1)
-  )
-  hidden = {name: x.reshape(*x.shape[:2], H * D) for name, x in (("key", k), ("query", q))}
-  if not relation.uses_hidden:
-    q, k = None, k[..., :0]
+  x = jnp.asarray(draw.normal(size=(B, span.key.shape[1], 32)), jnp.float32)
+  asked = jnp.asarray(draw.normal(size=(B, span.query.shape[1], 32)), jnp.float32)
 
-  def merged(params, span):
-    """The relation and a span that has what layers share, in blocks and as a whole."""
-    built = nnx.merge(graphdef, params, rest)
-    for name in {"key", "query"} & {*built}:
-      span = span.replace(**{f"{name}_columns": built[name](hidden[name])})
-    if "shared" not in built:
-      return built["relation"], span, span
-    blocks = span.replace(shared_fn=built["shared"])
-    return built["relation"], blocks, span.replace(shared=built["shared"](span))
-
-  def gradients(form, *arrays):
-    def loss(params, q, k, v):
-      relation, blocks, whole = merged(params, span)
-      at = blocks if form in attention.IN_PARTS else whole
-      out = attention.attend(relation, q, k, v, at, form=form)
-      return (out * asked).sum(), out
-
-    return jax.grad(loss, argnums=(0, 3) if q is None else (0, 1, 2, 3), has_aux=True)(*arrays)
-
-  def logits(params, q, k, v, *, consecutive):
-    relation, _, whole = merged(params, span.replace(consecutive=consecutive))
-    return jnp.where(span.visible[:, None], relation.score(q, k, whole), 0)
+  def attended(form, span, params, x):
+    model = nnx.merge(graphdef, params, rest)
+    layer = model.blocks[0].attention
+    layer.form = form
+    return layer(x[:, -asked.shape[1] :], *layer.keys_values(x), model.ready(span))
 
   @jax.jit
-  def found(*arrays):
-    auto = attention.form_of("auto", *lengths)
-    both = [[gradients(form, *arrays)] for form in (auto, "reference")]
-    if span.consecutive:  # that it is said makes a program shorter, and changes nothing else
-      for each, said in zip(both, (True, False), strict=True):
-        each.append(logits(*arrays, consecutive=said))
-    return both
+  def found(span, params, x):
+    both = (jax.vjp(functools.partial(attended, of, span), params, x) for of in (form, "reference"))
+    # That positions are consecutive makes a program shorter, and changes nothing else.
+    plain = attended("reference", span.replace(consecutive=False), params, x)
+    return [(got, backward(asked)) for got, backward in both], plain
 
-  for mine, whole in zip(*map(jax.tree.leaves, found(params, q, k, v)), strict=True):
-    assert np.isfinite(whole).all()
-    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+  (mine, whole), plain = found(span, params, x)
+  np.testing.assert_allclose(plain, whole[0], rtol=1e-5, atol=1e-5)
+  for one, other in zip(*map(jax.tree.leaves, (mine, whole)), strict=True):
+    assert np.isfinite(other).all()
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * max(1, np.abs(other).max()))
 
 
 OF_ATTENTION = {
@@ -147,28 +116,27 @@ def chosen():
     if name == "delta":  # parts of which would have the same states
       continue
     everywhere = name in ("rpr", "transformer_xl")
-    places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
+    places = PLACES if everywhere else [PLACES[number % len(PLACES)]]
     for turn, place in enumerate(places):
       causal = encoding.causal_only or (number + turn) % 2 == 0
       yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
 
 
-@pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 1))
-def test_long_attention_is_its_definition(holds, encoding, causal):
-  holds(encoding, causal)
+@pytest.mark.parametrize(("place", "encoding", "causal"), some(chosen(), 1))
+def test_long_attention_is_its_definition(place, encoding, causal):
+  holds(encoding, causal, place)
 
 
 CAUSAL = [name for name in OF_ATTENTION if name not in ("normalized", "delta")]
 
 
 @pytest.mark.parametrize("name", some(CAUSAL, 1))
-def test_causal_attention_in_halves_is_its_definition(name, monkeypatch):
-  monkeypatch.setattr(attention, "form_of", lambda *_: "halves")
-  whole_sequences(OF_ATTENTION[name], True)
+def test_causal_attention_in_halves_is_its_definition(name):
+  holds(OF_ATTENTION[name], True, whole_sequences, "halves")
 
 
 @pytest.mark.parametrize(
-  ("encoding", "holds", "causal"),
+  ("encoding", "place", "causal"),
   [
     (ENCODINGS["alibi"]("direction"), whole_sequences, False),
     (ENCODINGS["transformer_xl"](a=False, b=False, c=False), memory_before_queries, True),
@@ -183,13 +151,9 @@ def test_causal_attention_in_halves_is_its_definition(name, monkeypatch):
     ),
   ],
 )
-def test_what_kernels_are_given_makes_what_the_definition_gives(
-  encoding, holds, causal, monkeypatch
-):
-  relation = encoding.relation(H, D, causal=causal, rngs=Rngs(params=0, encoding=1))
-  if not relation.supports_fused:
-    with pytest.raises(ValueError, match="an encoding that its kernels know"):
-      attention.for_layer("fused", relation, D, "bfloat16", 0.0, None)
-    return
-  monkeypatch.setattr(attention, "form_of", lambda *_: "fused")
-  holds(encoding, causal)
+def test_what_kernels_are_given_makes_what_the_definition_gives(encoding, place, causal):
+  relation = encoding.relation(2, D, causal=causal, rngs=rngs())
+  if relation.supports_fused:
+    return holds(encoding, causal, place, "fused")
+  with pytest.raises(ValueError, match="an encoding that its kernels know"):
+    attention.for_layer("fused", relation, D, "bfloat16", 0.0, None)
