@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from seed import some
+from slopes import float64
 from small import SMALL, L, rngs, some_tokens
 
 from posexp.analysis import properties
@@ -30,23 +31,15 @@ ASKED = {
 }
 
 
-def built(name, *, causal=True, cross=False, **size):
-  options, more = ASKED[name]
-  whole = Size(**SIZES | more | size)
-  made = Stack(
-    VOCAB,
-    encoding(name, **options),
-    whole,
-    causal=causal,
-    cross=cross,
-    max_position=40,
-    rngs=rngs(),
-  )
-  return properties.perturbed(made)
+def built(name, **more):
+  options, size = ASKED[name]
+  size, kind = Size(**SIZES | size | more), {"causal": True, "max_position": 40, "rngs": rngs()}
+  return properties.perturbed(Stack(VOCAB, encoding(name, **options), size, **kind))
 
 
-def apart(stack):
-  """Return how far a layer's attention is from its definition in float64, and what it weighs."""
+@pytest.mark.parametrize("name", some(ASKED, 2))
+def test_attention_is_that_of_the_definition(name):
+  stack = built(name)
   layer, size = stack.blocks[0].attention, stack.size
   x = jax.random.normal(jax.random.key(0), (2, L, size.d_model))
   positions = jnp.cumsum(jnp.array([[3, 1, 2, 1, 4, 1], [0, 1, 5, 1, 1, 2]]), axis=1)
@@ -55,33 +48,25 @@ def apart(stack):
   held = layer.keys_values(x)
   k, v = (repeated(each, size.num_heads) for each in held[:2])
   q, at = layer.asked(x, held[2], span)
-  logits = np.asarray(capped(layer.relation.score(q, k, at), layer.relation.cap), np.float64)
+  logits = float64(capped(layer.relation.score(q, k, at), layer.relation.cap))
   logits = np.where(span.visible[:, None], logits, -np.inf)
-  kept = layer.sink.kernel if size.sinks == "token" else layer.sink.logit
-  s = np.asarray(kept[...], np.float64)
-  s = (np.asarray(x, np.float64) @ s).swapaxes(1, 2)[..., None] if s.ndim > 1 else s[:, None, None]
+  s = float64(layer.sink.kernel if size.sinks == "token" else layer.sink.logit)
+  s = (float64(x) @ s).swapaxes(1, 2)[..., None] if s.ndim > 1 else s[:, None, None]
   most = np.maximum(logits.max(-1, keepdims=True), s)
   weights = np.exp(logits - most)
   weights /= weights.sum(-1, keepdims=True) + np.exp(s - most)
   y = layer.relation.combine(jnp.asarray(weights, jnp.float32), v, at)
   if size.own_value == "removed":
-    unit = np.asarray(v, np.float64)
-    unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
+    unit = float64(v) / np.linalg.norm(float64(v), axis=-1, keepdims=True)
     y = y - (y * unit).sum(-1, keepdims=True) * unit
   y = jnp.asarray(y, jnp.float32).reshape(*x.shape[:2], -1)
   if layer.gate is not None:
     y = y * jax.nn.sigmoid(layer.gate(x))
-  got = layer(x, *held, span)
-  return np.abs(got - layer.out(y)).max(), layer.relation.weights(q, k, at), weights
-
-
-@pytest.mark.parametrize("name", some(ASKED, 2))
-def test_attention_is_that_of_the_definition(name):
-  far, got, weights = apart(built(name))
-  assert far < 1e-5
+  assert np.abs(layer(x, *held, span) - layer.out(y)).max() < 1e-5
+  got = np.asarray(layer.relation.weights(q, k, at))
   np.testing.assert_allclose(got, weights, atol=1e-6)
-  assert not np.asarray(got)[1, :, :2].any()  # they see no key
-  assert np.asarray(got).sum(-1).max() < 1
+  assert not got[1, :, :2].any()  # they see no key
+  assert got.sum(-1).max() < 1
 
 
 def test_a_cache_has_the_sinks_and_the_own_values_of_the_whole():
