@@ -75,30 +75,24 @@ def test_clock(base, period):
 @pytest.mark.parametrize("combine", ["sum", "concat", "product"])
 def test_ways_to_combine(combine):
   embed = Learned(combine=combine).embed(VOCAB, F, scale=4.0, rngs=rngs())
-  graphdef, params = nnx.split(embed)
-  flat = nnx.to_flat_state(params)
-  names = ["/".join(map(str, path)) for path, _ in flat]
   tokens = np.array([[3, 0, 10, 5, 5]])
-  shapes = {"words/table": (VOCAB, F), "vector/rows": (512, F), "join/kernel": (2 * F, F)}
-  assert {name: shapes[name] for name in names} == {
-    name: leaf[...].shape for name, (_, leaf) in zip(names, flat, strict=True)
-  }
+  held = {path.rpartition("/")[2]: x for path, x in paths(embed).items()}
+  shapes = {"table": (VOCAB, F), "rows": (512, F), "kernel": (2 * F, F)}
+  assert {name: x.shape for name, x in held.items()} == {name: shapes[name] for name in held}
 
   def function(*arrays):
-    state = nnx.from_flat_state(
-      [(path, leaf.replace(x)) for (path, leaf), x in zip(flat, arrays, strict=True)]
-    )
-    return nnx.merge(graphdef, state)(tokens, jnp.asarray(POSITIONS))
+    made = slopes.holding(embed, **dict(zip(held, arrays, strict=True)))
+    return made(tokens, jnp.asarray(POSITIONS))
 
   def naive(*arrays):
-    p = dict(zip(names, arrays, strict=True))
-    w = 4.0 * p["words/table"][tokens]
-    v = p["vector/rows"][POSITIONS]
+    p = dict(zip(held, arrays, strict=True))
+    w = 4.0 * p["table"][tokens]
+    v = p["rows"][POSITIONS]
     if combine == "concat":
-      return np.concatenate([w, v], axis=-1) @ p["join/kernel"]
+      return np.concatenate([w, v], axis=-1) @ p["kernel"]
     return w + v if combine == "sum" else w * v
 
-  slopes.check(function, naive, *(leaf[...] for _, leaf in flat))
+  slopes.check(function, naive, *held.values())
 
 
 @pytest.mark.parametrize(("combine", "mean"), [("sum", 0), ("product", 1)])
