@@ -1,16 +1,13 @@
 """What reports say beyond the lengths of training, where some seeds have not learned a task."""
 
-import contextlib
 import csv
-import io
 import json
 import re
 
 import pytest
-from run_folders import write
+from run_folders import report, write
 
 from posexp.errors import UserError
-from posexp.report import arguments, report
 from posexp.reporting import charts, figures, specs
 from posexp.reporting.results import results
 from posexp.runs import read_run, read_runs
@@ -43,17 +40,16 @@ def runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
-  """A report of two tasks: what it finds of each, what it says, and its folder."""
+  """A report of two tasks: what it finds of each, and its folder."""
   folder = tmp_path_factory.mktemp("reported")
   runs = several(folder / "runs")
   diagnostic(runs, "rpr", [1.0, 1.0], [1.0, 0.9], name="copy")
-  with contextlib.redirect_stdout(io.StringIO()) as said:
-    found = report(arguments([str(runs), "--out", str(folder / "out")]))
-  return found, " ".join(said.getvalue().split()), folder / "out"
+  return report(runs, "--out", folder / "out"), folder / "out"
 
 
 def test_every_seed_counts_and_it_is_said_how_many_have_learned(reported):
-  (_, found), text, out = reported
+  (_, found), out = reported
+  text = " ".join((out / "report.md").read_text().split())
   means = {group.label: group.estimate.mean for group in found.groups}
   assert means == pytest.approx({"rpr": 0.988, "none": 0.5, "rope": 0.2})
   # Those that learned have a mean in another column.
@@ -70,28 +66,21 @@ def test_every_seed_counts_and_it_is_said_how_many_have_learned(reported):
   assert [groups[each]["learned"] for each in ("rpr", "none", "rope")] == ["5", "3", "0"]
   assert groups["rope"]["mean"] == "0.2"
   rows = [*csv.DictReader((out / "runs.csv").open())]
-  assert [row["learned"] for row in rows if row["group"] == "none"] == [
-    "True",
-    "True",
-    "False",
-    "True",
-    "False",
-  ]
+  learned = " ".join(row["learned"] for row in rows if row["group"] == "none")
+  assert learned == "True True False True False"
   assert all(row["beyond/exact_match"] for row in rows)
   assert "(3/5)" in (out / "paper.tex").read_text()
 
 
-def test_it_is_said_where_the_seeds_that_did_not_learn_decide(tmp_path, capsys):
+def test_it_is_said_where_the_seeds_that_did_not_learn_decide(tmp_path, said):
   diagnostic(tmp_path, "none", [1.0] * 3, [0.5, 0.52, 0.48])
   diagnostic(tmp_path, "rpr", [1.0, 1.0, 0.2], [0.7, 0.6, 0.0])
-  report(arguments([str(tmp_path), "--no-files"]))
-  text = " ".join(capsys.readouterr().out.split())
-  said = "Seeds that have not learned decide whether rpr or none is ahead: without them"
-  assert f"{said} the means are 65.00 and 50.00." in text
+  decide = "Seeds that have not learned decide whether rpr or none is ahead: without them"
+  assert f"{decide} the means are 65.00 and 50.00." in said(tmp_path)
 
 
 def test_the_lengths_of_training_have_no_gate(runs):
-  (found,) = report(arguments([str(runs), "--no-files", "--metric", "test/exact_match"]))
+  (found,) = report(runs, "--no-files", "--metric", "test/exact_match")
   assert [group.estimate.n for group in found.groups] == [5, 5, 2]
 
 
@@ -103,10 +92,9 @@ def test_a_gate_that_says_nothing_is_a_broken_summary(tmp_path, gates):
     read_run(path)
 
 
-def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):
+def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, said):
   diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
-  report(arguments([str(runs), "--no-files"]))
-  text = " ".join(capsys.readouterr().out.split())
+  text = said(runs)
   assert "learned: without 40, so its mean is of fewer parts than others'." in text
   assert text.count("of fewer parts") == 1
 
@@ -138,7 +126,7 @@ def test_there_is_no_heat_map_where_what_is_beyond_has_the_lengths_of_training(t
 
 
 def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
-  found, _, out = reported
+  found, out = reported
   assert not (out / "figures").exists()
   page = (out / "report.html").read_text()
   assert page.index("How far groups reach") < page.index("Exact match by length, within and beyond")

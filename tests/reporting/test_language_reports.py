@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from compared import typed
 from run_folders import report, write
 
-from posexp import compare
 from posexp.errors import UserError
 from posexp.reporting import figures
 from posexp.reporting.charts import charts
@@ -38,14 +38,10 @@ def run(root, encoding, seed, nats, *, cut=CUT, text=TEXT, **more):
   return path
 
 
-def compared(*argv):
-  return compare.compare(compare.arguments(list(map(str, argv))))
-
-
 @pytest.mark.parametrize("cut", [24, 7])
 def test_two_models_are_compared_on_what_both_have_read(tmp_path, cut, capsys):
   a, b = run(tmp_path, "rpr", 0, 1.2), run(tmp_path, "none", 0, 1.5, cut=cut)
-  found = compared(a, b)
+  found = typed(a, b)
   bits = found["metrics"]["bits_per_byte"]
   rows = [json.loads(line) for line in (a / "predictions" / "test.jsonl").open()]
   exact = sum(row["loss"] for row in rows) / math.log(2) / len(TEXT.encode())
@@ -61,10 +57,10 @@ def test_two_models_are_compared_on_what_both_have_read(tmp_path, cut, capsys):
 
 def test_words_without_predictions_are_noted(tmp_path):
   a, b = run(tmp_path, "rpr", 0, 1.2), run(tmp_path, "none", 0, 1.5)
-  assert compared(a, b)["notes"] == []
+  assert typed(a, b)["notes"] == []
   summary = json.loads((b / "summary.json").read_text())
   (b / "summary.json").write_text(json.dumps(summary | {"test/bits_per_byte": 3.5}))
-  (note,) = compared(a, b)["notes"]
+  (note,) = typed(a, b)["notes"]
   assert note == (
     f"{b}: 3.5000 bits per byte with the words that its vocabulary lacks, which do not count here"
   )
@@ -72,7 +68,7 @@ def test_words_without_predictions_are_noted(tmp_path):
 
 def test_what_differs_most_is_shown_with_its_bits(tmp_path, capsys):
   a, b = run(tmp_path, "rpr", 0, 1.2), run(tmp_path, "none", 0, 1.5)
-  compared(a, b, "--examples", 1)
+  typed(a, b, "--examples", 1)
   out = capsys.readouterr().out
   assert re.search(r"\n  rpr +1\.7\d\d bits per byte\n  none +2\.\d\d\d bits per byte", out)
   assert "source" not in out
@@ -82,34 +78,32 @@ def test_other_texts_are_not_compared(tmp_path):
   a = run(tmp_path, "rpr", 0, 1.2)
   other = run(tmp_path, "none", 0, 1.5, text=TEXT[8:])
   with pytest.raises(UserError, match=r"bits per byte of two texts say nothing of each other"):
-    compared(a, other)
+    typed(a, other)
   same_size = run(tmp_path, "alibi", 0, 1.5, text=TEXT.replace("v", "w"))
   with pytest.raises(UserError, match=r"has other test data than .*, from example 0 on"):
-    compared(a, same_size)
+    typed(a, same_size)
   rows = (a / "predictions" / "test.jsonl").read_text().replace('"bytes": 16', '"bytes": -1')
   (a / "predictions" / "test.jsonl").write_text(rows)
   with pytest.raises(UserError, match="its predictions of test have no numbers in loss, bytes"):
-    compared(a, same_size)
+    typed(a, same_size)
 
 
-def test_a_report_compares_no_models_of_different_texts(tmp_path, capsys):
+def test_a_report_compares_no_models_of_different_texts(tmp_path, said):
   for seed in (0, 1, 2):
     run(tmp_path, "none", seed, 1.5 + seed / 100)
     run(tmp_path, "rpr", seed, 1.2 + seed / 70)
     run(tmp_path, "alibi", seed, 1.1 + seed / 60, text=TEXT * 2)
-  report(tmp_path, "--no-files")
-  text = " ".join(capsys.readouterr().out.split())
+  text = said(tmp_path)
   assert "rpr beats none: " in text
   assert "alibi beats" not in text
   assert "Groups were tested on different texts, of 6,600, 3,300 bytes: " in text
 
 
-def test_one_group_of_different_texts_has_no_mean(tmp_path, capsys):
+def test_one_group_of_different_texts_has_no_mean(tmp_path, said):
   run(tmp_path, "none", 0, 1.5)
   run(tmp_path, "none", 1, 1.5, text=TEXT * 2)
   run(tmp_path, "rpr", 0, 1.2)
-  report(tmp_path, "--no-files")
-  assert "none mixes bytes of text = " in " ".join(capsys.readouterr().out.split())
+  assert "none mixes bytes of text = " in said(tmp_path)
 
 
 def measured(path, means, places=40):
@@ -151,12 +145,11 @@ def test_contexts_of_groups_are_a_chart_of_means_over_seeds(tmp_path, capsys):
   assert "rpr" in svg
 
 
-def test_damaged_losses_leave_the_rest_of_a_report(tmp_path, capsys):
+def test_damaged_losses_leave_the_rest_of_a_report(tmp_path, said):
   path = run(tmp_path, "rpr", 0, 1.2)
   run(tmp_path, "none", 0, 1.5)
   measured(path, {16: 1.0, 32: 0.9})
   (path / "context" / "test.npz").write_bytes(b"PK")
-  report(tmp_path, "--no-files")
-  text = " ".join(capsys.readouterr().out.split())
+  text = said(tmp_path)
   assert "rpr is first of 2 groups" in text
   assert "test.npz is damaged" in text

@@ -2,11 +2,12 @@
 
 import json
 
+import order
 import pytest
 from filelock import FileLock
 from run_folders import write
 
-from posexp.clean import arguments, clean
+from posexp import clean
 from posexp.errors import UserError
 
 
@@ -33,13 +34,9 @@ def runs(tmp_path):
   return root, best, mean, going
 
 
-def typed(*argv):
-  return clean(arguments([str(each) for each in argv]))
-
-
 def test_what_is_held_is_said_and_nothing_removed_until_it_is_asked_for(runs, capsys):
   root, best, mean, going = runs
-  assert typed(root) == 0
+  assert order.work(clean, root) == 0
   out = capsys.readouterr().out.splitlines()
   assert out[1].split() == ["toy", "3", "1", "0.0", "MB", "0.0", "MB"]
   assert out[2:] == [
@@ -51,10 +48,10 @@ def test_what_is_held_is_said_and_nothing_removed_until_it_is_asked_for(runs, ca
 
 def test_the_best_checkpoints_stay_or_none_of_a_finished_run(runs):
   root, best, mean, going = runs
-  assert typed(root, "--keep", "best") == 2000
+  assert order.work(clean, root, "--keep", "best") == 2000
   assert (steps(best), steps(mean), steps(going)) == ([10], [15, 20], [10, 20])
-  assert typed(root, "--keep", "best") == 0
-  assert typed(root, "--keep", "none") == 3000
+  assert order.work(clean, root, "--keep", "best") == 0
+  assert order.work(clean, root, "--keep", "none") == 3000
   assert (steps(best), steps(mean), steps(going)) == ([], [], [10, 20])
   assert json.loads((best / "summary.json").read_text())["test/accuracy"] == 0.8
 
@@ -62,5 +59,5 @@ def test_the_best_checkpoints_stay_or_none_of_a_finished_run(runs):
 def test_a_run_that_another_process_has_open_is_left_alone(runs):
   root, best, *_ = runs
   with FileLock(best / ".lock"), pytest.raises(UserError, match="by another process"):
-    typed(root, "--keep", "best")
+    order.work(clean, root, "--keep", "best")
   assert steps(best) == [10, 20]

@@ -6,10 +6,9 @@ import re
 import pyarrow
 import pytest
 from pyarrow import parquet
-from run_folders import sweep, write
+from run_folders import report, sweep, write
 
 from posexp.errors import UserError
-from posexp.report import arguments, report
 from posexp.reporting.paired_predictions import Examples, moved
 from posexp.runs import read_runs
 from posexp.runs.metrics import score
@@ -24,21 +23,17 @@ def runs(tmp_path):
   return sweep(tmp_path / "runs", SCORES)
 
 
-def typed(*argv):
-  return report(arguments(list(map(str, argv))))
-
-
 def test_the_report_of_records_is_that_of_the_runs(tmp_path, runs, capsys):
-  typed(runs, "--out", tmp_path / "one")
+  report(runs, "--out", tmp_path / "one")
   write(runs, "learned", 0)  # which has not finished
-  typed(runs, "--records", tmp_path / "kept" / NAME, "--no-files")
+  report(runs, "--records", tmp_path / "kept" / NAME, "--no-files")
   assert f"written: {tmp_path}/kept/{NAME}, 9 runs" in capsys.readouterr().out
-  typed(tmp_path / "kept", "--out", tmp_path / "two")
+  report(tmp_path / "kept", "--out", tmp_path / "two")
   for kind in ("groups.csv", "paper.tex"):
     one, two = ((tmp_path / folder / kind).read_text() for folder in ("one", "two"))
     assert one == two
   by_folder = capsys.readouterr().out
-  typed(tmp_path / "kept" / NAME, "--no-files")
+  report(tmp_path / "kept" / NAME, "--no-files")
   assert capsys.readouterr().out.strip() in by_folder
   before = {run.path.parts[-4:]: run for run in read_runs([runs])[0]}
   for run in read_records(tmp_path / "kept" / NAME):
@@ -80,7 +75,7 @@ def test_what_holds_no_records_is_refused(tmp_path, content, message):
   else:
     parquet.write_table(pyarrow.table(content), path)
   with pytest.raises(UserError, match=re.escape(message)) as refused:
-    typed(path, "--no-files")
+    report(path, "--no-files")
   assert str(path) in str(refused.value)
   assert ".." not in str(refused.value)
   assert "\n" not in str(refused.value)
@@ -105,8 +100,8 @@ def test_records_hold_which_examples_were_right_and_reports_say_what_others_woul
       rows = [{"text": f"{at}", "label": "a", "prediction": each} for at, each in enumerate(said)]
       write_predictions(path, "test", rows)
   file = tmp_path / "kept" / NAME
-  typed(tmp_path / "runs", "--no-files", "--records", file)
-  typed(file, "--no-files")
+  report(tmp_path / "runs", "--no-files", "--records", file)
+  report(file, "--no-files")
   by_folder, by_record = capsys.readouterr().out.split("written: ")
   for text in (by_folder, by_record):
     assert "points, p = 0.0" in text
