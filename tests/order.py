@@ -26,8 +26,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posexp.config import plugins
-from posexp.config.command_line import GROUPS
+from posexp.config.command_line import GROUPS, parse, shared
 from posexp.config.overrides import read
+from posexp.sweeps.jobs import members
+from posexp.sweeps.sweep import Member
 
 COLORS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 400, "validation": 60, "test": 100}
@@ -123,6 +125,12 @@ def composed_once(name: str, overrides: Sequence[str], **more: Any) -> DictConfi
   cfg.hydra.job.override_dirname = ",".join(sorted(lines))
   cfg.hydra.runtime.cwd = os.getcwd()
   return cfg
+
+
+def planned(*argv: str) -> list[Member]:
+  """The runs that a command line stands for."""
+  args = parse(argv)
+  return members(args, shared(args.overrides))
 
 
 class Typed(NamedTuple):

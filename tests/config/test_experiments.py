@@ -1,21 +1,18 @@
 """Named experiments: the runs of each, and what its file says."""
 
-import copy
 import functools
 import random
 import re
 import shlex
-from unittest import mock
 
+import order
 import pytest
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 from seed import SEED, some
 
-from posexp.config import CONFIGS, command_line, resolve
+from posexp.config import CONFIGS, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, make_encoding
-from posexp.sweeps.jobs import members
 from posexp.tasks import make_task
 from posexp.training.setup import Setup
 
@@ -47,32 +44,10 @@ PARSED = "content_position_parsing"
 EXTENDED = ("context_extension", "context_extension_parents")  # whose small form must tell as much
 
 
-composed = functools.cache(compose)
-
-
-def quickly(overrides):
-  """The config that overrides give: files are read once, and values are set in a copy.
-
-  The options of every encoding are in each config, so that its name is such a value too.
-  """
-  read = command_line.read(overrides)
-  files = tuple(o.input_line for o in read if o.key_or_group in ("experiment", "model", "task"))
-  cfg = copy.deepcopy(composed(files))
-  for o in read:
-    if o.input_line not in files:
-      OmegaConf.update(cfg, o.key_or_group, o.value())
-  return cfg
-
-
 @functools.cache
 def planned(*argv):
   """The runs of a sweep, less duplicates, which only options of some encodings make."""
-  args = command_line.parse(argv)
-  with (
-    mock.patch("posexp.sweeps.jobs.compose", quickly),
-    mock.patch.object(command_line, "compose", quickly),
-  ):
-    found = members(args, command_line.shared(args.overrides))
+  found = order.planned(*argv)
   distinct = [member for member in found if member.duplicate_of is None]
   assert len(distinct) == len(found) or "complex.order" in str(argv) + found[0].options
   return distinct
@@ -86,7 +61,7 @@ def test_the_experiments_are_these():
 
 def test_diagnostics_are_all_tasks_with_all_encodings():
   for size, tasks, encodings in (("", 7, 20), ("_small", 4, 8)):
-    params = composed((f"experiment=diagnostics{size}",)).hydra.sweeper.params
+    params = compose([f"experiment=diagnostics{size}"]).hydra.sweeper.params
     names = params.encoding.split(",")
     assert {*names} <= {*ENCODINGS}
     assert (len({*params.task.split(",")}), len({*names})) == (tasks, encodings)
@@ -115,7 +90,7 @@ def test_the_run_of_an_experiment_is_as_typed_alone():
 
 @pytest.mark.parametrize("name", some(EXPERIMENTS, 3))
 def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
-  large, small = (composed((f"experiment={name}{size}",)) for size in ("", "_small"))
+  large, small = (compose([f"experiment={name}{size}"]) for size in ("", "_small"))
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
   assert large.seeds == EXPERIMENTS[name][1]
   assert small.hydra.sweeper.params.keys() == large.hydra.sweeper.params.keys()

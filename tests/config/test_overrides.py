@@ -17,7 +17,7 @@ from posexp.config.checks import show, typed
 from posexp.config.command_line import compose
 from posexp.config.overrides import read
 from posexp.errors import UserError
-from posexp.sweeps.jobs import members, values
+from posexp.sweeps.jobs import values
 from posexp.wandb.run import Wandb
 
 ROOT = Path(__file__).parents[2]
@@ -114,8 +114,7 @@ def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   argv = ["-m", "wandb.notes=1.10,007", "train.learning_rate=1e-3,2e-3", "+wandb.entity=1_0"]
   argv += ["wandb.project=2026_11", "wandb.tags=[2026_11_26,12e4567,1.10]"]
-  args = command_line.parse(argv)
-  found = members(args, command_line.shared(args.overrides))
+  found = order.planned(*argv)
   wandb = found[0].config["tracker"]["wandb"]
   assert (wandb["project"], wandb["tags"]) == ("2026_11", ["2026_11_26", "12e4567", "1.10"])
   assert wandb["entity"] == "1_0"
@@ -157,8 +156,7 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
   config = resolve(compose([MINE, "encoding=slow"]))
   assert (config["encoding"], config["rope"]["base"]) == ("rope", 500)
   mine("sweep", "hydra: {mode: MULTIRUN, sweeper: {params: {wandb.notes: 1.10, seed: '0,1'}}}\n")
-  args = command_line.parse([MINE, "experiment=sweep"])
-  found = members(args, command_line.shared(args.overrides))
+  found = order.planned(MINE, "experiment=sweep")
   assert [run.config["tracker"]["wandb"]["notes"] for run in found] == ["1.10", "1.10"]
 
 
@@ -239,8 +237,7 @@ def test_the_experiment_in_the_documents_is_a_sweep(mine):
   command = next(line for line in text.splitlines() if line.endswith(f"experiment={name}"))
   for written in (content, content.partition("\n")[2]):  # with its first line, and without
     mine(name, written)
-    args = command_line.parse(shlex.split(command)[3:])
-    found = members(args, command_line.shared(args.overrides))
+    found = order.planned(*shlex.split(command)[3:])
     assert [run.config["rpr"]["k"] for run in found] == [2] * 3 + [4] * 3 + [8] * 3
     assert {run.config["tracker"]["wandb"]["project"] for run in found} == {"2026_11"}
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import jax
 import pytest
-from order import command
+from order import command, planned
 from seed import SEED
 
-from posexp.config import command_line, resolve
+from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.config.composed import resolved
 from posexp.runs import RunWriter, folder, read_run
-from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, attempt
 from posexp.training.setup import Setup
 
@@ -61,8 +60,7 @@ def trainer(tmp_path, monkeypatch):
 @pytest.mark.parametrize("end", ["finished", "stopped", "trained still"])
 def test_a_run_that_another_process_trains_is_no_failure(trainer, monkeypatch, end):
   argv = ["-m", "encoding=rpr", "seed=0,1"]
-  args = command_line.parse(argv)
-  first = members(args, command_line.shared(args.overrides))[0]
+  first = planned(*argv)[0]
   with contextlib.ExitStack() as other:
     run = other.enter_context(RunWriter(first.path, first.config))
     run.log(1, {"a": 1})
@@ -202,8 +200,7 @@ VARIED = ["encoding=rpr,none", "rpr.k=2,4", "train.weight_decay=0,${seed}"]
 
 def test_the_config_of_each_run_is_as_hydra_composes_it():
   more = ["seed=3", "model.dropout=0.2", "++train.clip=2"]
-  args = command_line.parse(["-m", *VARIED, *more])
-  found = members(args, command_line.shared(args.overrides))
+  found = planned("-m", *VARIED, *more)
   assert len(found) == 8
   run = random.Random(SEED).choice(found)
   assert run.config == read(*shlex.split(run.options), *more)
@@ -218,8 +215,7 @@ def test_runs_of_the_same_choices_are_composed_once_and_resolved_once_for_all_se
     noted = lambda given, f=f: asked.append(f) or f(given)  # noqa: E731
     monkeypatch.setattr(f"posexp.sweeps.jobs.{f.__name__}", noted)
   typed = ["encoding=rpr,none", "model.dropout=0,0.1,0.2", f"train.weight_decay={decay}"]
-  args = command_line.parse(["-m", *typed, "seed=0,1,2"])
-  found = members(args, command_line.shared(args.overrides))
+  found = planned("-m", *typed, "seed=0,1,2")
   assert [each.config["seed"] for each in found] == 6 * [0, 1, 2]
   of_seed = [each.config["train"]["weight_decay"] for each in found]
   assert of_seed == (18 * [0] if decay == "0" else 6 * [0, 1, 2])
@@ -227,8 +223,7 @@ def test_runs_of_the_same_choices_are_composed_once_and_resolved_once_for_all_se
 
 
 def test_a_number_is_the_same_option_in_quotes():
-  args = command_line.parse(["-m", "encoding=rpr", 'rpr.k=4,"4"', 'rpr.keys=true,"TRUE"'])
-  found = members(args, command_line.shared(args.overrides))
+  found = planned("-m", "encoding=rpr", 'rpr.k=4,"4"', 'rpr.keys=true,"TRUE"')
   assert [member.duplicate_of for member in found[1:]] == 3 * [found[0]]
   assert found[3].config["rpr"]["k"] == 4
   assert found[3].config["rpr"]["keys"] is True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from order import command
+from order import command, planned
 from seed import drawn, some
 
 from posexp.config.command_line import parse, shared
@@ -226,7 +226,6 @@ def test_a_terminal_keeps_the_table_of_a_sweep_below_what_is_said(home, monkeypa
   monkeypatch.setattr("posexp.status.show", shown.append)
   monkeypatch.setattr("posexp.status.terminal", lambda: True)
   monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-  args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
 
   def trainer(runs):
     for first in runs[:1]:
@@ -236,9 +235,8 @@ def test_a_terminal_keeps_the_table_of_a_sweep_below_what_is_said(home, monkeypa
       (first.path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
       yield None
 
-  supervise.supervise(
-    Sweep(members(args, shared(args.overrides))), trainer, True, lambda folders: ()
-  )
+  sweep = Sweep(planned("-m", "encoding=none,rpr", "seed=0,1"))
+  supervise.supervise(sweep, trainer, True, lambda folders: ())
   first, last = (table.splitlines() for table in shown)
   assert first[1] == "  encoding=none  running (seed 0), waiting (seed 1)"
   assert last == [
