@@ -2,13 +2,10 @@
 
 import contextlib
 import csv
-import importlib
-import io
 import json
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from unittest import mock
@@ -31,7 +28,7 @@ READY = "everything is ready"
 SOME = (conformance.Property(properties.explicit_positions),)  # which is others' to test
 
 
-def typed(line, monkeypatch, trained=True):
+def typed(line, trained=True):
   """Types a command line, in this process; returns what it prints."""
   python, flag, module, *argv = shlex.split(line)
   assert (python, flag) == ("python", "-m")
@@ -40,11 +37,9 @@ def typed(line, monkeypatch, trained=True):
       done = order.command(*argv, "model.num_layers=1")
     assert (done.status, done.err) == ((0, "") if trained else (2, f"posexp: error: {READY}\n"))
     return done.out
-  monkeypatch.setattr(sys, "argv", [module, *argv])
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out):
-    importlib.import_module(module).main()
-  return out.getvalue()
+  done = fuzz.typed(module.removeprefix("posexp."), *argv)
+  assert (done.status, done.err) == (0, "")
+  return done.out
 
 
 @contextlib.contextmanager
@@ -70,8 +65,8 @@ def test_the_encoding_in_the_readme_trains_and_passes_the_check(outside, monkeyp
   quick = "task=first train.steps=1 train.evaluate_every=1 wandb.mode=disabled model=tiny"
   (outside / "first.py").write_text(next(text for _, name, text in BLOCKS if name == "first.py"))
   plugins.load(["first.py"])  # a task whose data are made at once
-  assert "encoding  distance" in typed(f"{train} {quick}", monkeypatch, trained=False)
-  assert "all of it holds" in typed(check, monkeypatch)
+  assert "encoding  distance" in typed(f"{train} {quick}", trained=False)
+  assert "all of it holds" in typed(check)
 
 
 def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeypatch):
@@ -83,13 +78,13 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
   checks = [line for line in lines if line.startswith("python -m posexp.check")]
   assert len(checks) == 6
-  assert all("all of it holds" in typed(line, monkeypatch) for line in checks)
+  assert all("all of it holds" in typed(line) for line in checks)
   lines = [line for line in lines if line not in checks]
   np.savez("words.npz", **{"stack/embed/table": np.zeros((6, 64))})
   lines.append(lines.pop(1))  # the report
   lines[0] = lines[0].replace("-m encoding=none,", "encoding=")
   # What is trained is one program: a task with a tracker, and from weights.
-  said = [typed(line, monkeypatch, trained=number > 2) for number, line in enumerate(lines)]
+  said = [typed(line, trained=number > 2) for number, line in enumerate(lines)]
   words = ["encoding  distance", "rpr: k=", "last", "csv"]
   words += ["words.npz, step 0: 384 of", "mistakes"]
   assert all(word in each for word, each in zip(words, said, strict=True))
@@ -164,7 +159,7 @@ def test_each_layer_may_have_a_value_of_its_own(outside, monkeypatch):
       done = order.command("encoding=falling", f"model.num_layers={layers}", *own)
     assert done.err == f"posexp: error: {READY}\n"
   monkeypatch.setattr(properties, "Stack", built := mock.Mock(wraps=properties.Stack))
-  said = typed("python -m posexp.check encoding=falling plugins=falling.py", monkeypatch)
+  said = typed("python -m posexp.check encoding=falling plugins=falling.py")
   assert "all of it holds" in said
   assert max(each.args[2].num_layers for each in built.call_args_list) == 2
   said = order.command("encoding=short", "model.num_layers=3", *own).err
