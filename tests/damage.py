@@ -82,33 +82,19 @@ def value_changed(file, rng):
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def folder_instead(file, rng):
+def no_file(file, rng):
+  """A folder, a pipe, or a link to itself, to nothing or to a device stands in its place."""
   file.unlink()
-  file.mkdir()
-
-
-def pipe_instead(file, rng):
-  file.unlink()
-  os.mkfifo(file)
-
-
-def loop_instead(file, rng):
-  file.unlink()
-  file.symlink_to(file.name)
-
-
-def nowhere_instead(file, rng):
-  file.unlink()
-  file.symlink_to("nowhere")
-
-
-def device_instead(file, rng):
-  file.unlink()
-  file.symlink_to("/dev/zero")
+  instead = rng.choice(["folder", "pipe", file.name, "nowhere", "/dev/zero"])
+  if instead == "folder":
+    file.mkdir()
+  elif instead == "pipe":
+    os.mkfifo(file)
+  else:
+    file.symlink_to(instead)
 
 
 DAMAGE = [
   missing, empty, cut, zeros, binary, flipped, flipped, dropped, lines_swapped, another_kind,
-  value_changed, value_changed, value_changed, folder_instead, pipe_instead, loop_instead,
-  nowhere_instead, device_instead,
+  *[value_changed] * 3, *[no_file] * 5,
 ]  # fmt: skip
