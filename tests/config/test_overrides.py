@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from posexp.config import command_line, resolve
+from posexp.config import command_line, plugins, resolve
 from posexp.config.checks import show, typed
 from posexp.config.command_line import compose
 from posexp.config.overrides import read
@@ -198,18 +198,7 @@ def documents():
 
 
 ALSO = "python -m posexp.export RUN FOLDER plugins=mine.py"
-WINGS = {
-  "posexp.context": "posexp.language.context",
-  "posexp.generate": "posexp.language.generate",
-  "posexp.judge": "posexp.judging.command",
-  "posexp.parse": "posexp.parsing.command",
-  "posexp.translate": "posexp.translation.command",
-  "posexp.lengths": "posexp.diagnostics.command",
-  "posexp.export": "posexp.released.command",
-  "posexp.leaderboard": "posexp.board.command",
-  "posexp.score": "posexp.language.score",
-  "posexp.sync": "posexp.wandb.command",
-}
+WINGS = {f"posexp.{each.name}": each.module for each in plugins.entries("command")[0]}
 
 
 @pytest.mark.parametrize("line", [*documents(), ALSO])
