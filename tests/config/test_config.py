@@ -79,11 +79,6 @@ def test_only_the_chosen_encoding_s_section_is_kept():
   assert make_encoding(config).k == 4
 
 
-def test_interpolations_are_resolved():
-  config = resolve(compose(["train.epochs=7", "train.warmup=${train.epochs}"]))
-  assert config["train"]["warmup"] == 7
-
-
 def test_a_folder_under_home_is_found_whatever_the_shell(monkeypatch):
   monkeypatch.setenv("HOME", "/home/me")
   config = resolve(compose(["runs=~/thesis", "init=~/thesis/seed=0"]))

@@ -1,20 +1,17 @@
 """Named experiments: the runs of each, and what its file says."""
 
 import functools
-import random
 import re
-import shlex
 
 import order
 import pytest
 from hydra.types import RunMode
-from seed import SEED, some
+from seed import some
 
 from posexp.config import CONFIGS, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, make_encoding
 from posexp.tasks import make_task
-from posexp.training.setup import Setup
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the task of its small form
   "complex_order_ablation": (14, 5, "mr"),
@@ -77,15 +74,6 @@ def test_an_experiment_is_a_sweep_of_different_runs(name):
   assert len(runs) == len({member.path.parent for member in runs}) == EXPERIMENTS[name][0]
   for member in runs:
     make_encoding(member.config)
-
-
-def test_the_run_of_an_experiment_is_as_typed_alone():
-  """One of an experiment that is drawn."""
-  chance = random.Random(SEED)
-  name = chance.choice([name for name in EXPERIMENTS if name not in (PARSED, EXTENDED[0])])
-  typed = f"experiment={name}"
-  run = chance.choice(planned(typed, "seeds=1"))
-  assert run.config == Setup.of(resolve(compose([typed, *shlex.split(run.options)]))).config
 
 
 @pytest.mark.parametrize("name", some(EXPERIMENTS, 3))
