@@ -145,7 +145,6 @@ REFUSED = [
   ("--where rpr.k=3", "--where rpr.k=3: no run has that; there are 2, 4"),
   ("--where rpr.k", "--where rpr.k: write it as OPTION=VALUE, as in encoding=rpr"),
   ("--baseline sinusoidl", "it is no group with a mean; did you mean sinusoidal?"),
-  ("--baseline rpr", "it is no group with a mean; did you mean rpr k=4?"),
   ("--labels {toi:_x}", "--labels toi: there is no such group or task; did you mean toy?"),
   ("--labels {sinusoidal:_rpr_k=2}", "labels: two groups of toy are called rpr k=2"),
   ("--labels none", "write a mapping, as in {none: no positions}"),

@@ -303,7 +303,8 @@ def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, state)
   checkpoints.close()
-  largest = max((file for file in tmp_path.rglob("*") if file.is_file()), key=size)
+  files = (file for file in tmp_path.rglob("*") if file.is_file())
+  largest = max(files, key=lambda file: file.stat().st_size)
   good, damage = largest.read_bytes(), []
   for place in range(0, len(good), len(good) // 7):
     changed = bytearray(good)
@@ -317,10 +318,6 @@ def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
   assert all("3 is damaged" in each for each in damage)
   largest.write_bytes(good)
   assert_equal(Checkpoints(tmp_path, read_only=True).restore(state), state)
-
-
-def size(path):
-  return path.stat().st_size
 
 
 def test_a_link_to_a_folder_of_special_characters_has_none_itself(tmp_path, monkeypatch):

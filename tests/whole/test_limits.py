@@ -125,18 +125,9 @@ SIZES = [
   {"d_model": 36, "num_heads": 12},  # odd heads
   {"d_ff": 49},  # an odd width inside
 ]
-PICKY = {
-  "clock": SIZES[:1],
-  "sinusoidal": SIZES[:1],
-  "transformer_xl": SIZES[:1],
-  "complex": SIZES,
-  "split": SIZES,
-  "rope": SIZES[:2],
-  "xpos": SIZES[:2],
-  "fope": SIZES[:2],
-  "selective_rope": SIZES[:2],
-  "by_layer": SIZES[:2],
-}
+PICKY = dict.fromkeys(["clock", "sinusoidal", "transformer_xl"], SIZES[:1])
+PICKY |= dict.fromkeys(["rope", "xpos", "fope", "selective_rope", "by_layer"], SIZES[:2])
+PICKY |= dict.fromkeys(["complex", "split"], SIZES)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
