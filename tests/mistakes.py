@@ -81,7 +81,6 @@ MISTAKES = [
   ("-m seed=range(3,1)", "seed=range(3,1): there is no value in it, so no run"),
   ("seed=${oc.env:HOME}", "seed: a config does not read the environment variable HOME, as its "),
   ("seeds=2000000000", "seeds=2000000000: a sweep has at most 10,000 runs; type fewer seeds"),
-  ("~positions", "~positions: options can be changed, and not removed; leave it out"),
   ("-m ~hydra.launcher.name hydra/launcher=slurm", "~hydra.launcher.name: options can be "),
   ("-cd=mine", "-cd=mine: write hydra.searchpath=[file://mine] for configs of your own"),
   ("-m seed=0,1 +hydra.launcher.name=x", "+hydra.launcher.name=x: hydra.launcher.name has no ef"),
@@ -109,7 +108,6 @@ MISTAKES = [
   ("-m hydra.sweeper.n_trials=2", "hydra.sweeper.n_trials=2: there is no option hydra.sweep"),
   ("-m seed=0,1 runs=mine/task/own.yaml", "runs mine/task/own.yaml cannot be written: mine/"),
   ("seeds=0", "seeds must be at least 1, not 0"),
-  ("seeds=0,1,2", "seeds=0,1,2: seeds is how many there are, as seeds=3 for the seeds 0 to 2; "),
   (
     "-m seeds=2,3",
     "seeds=2,3: seeds is how many there are, as seeds=3 for the seeds 0 to 2; for these, write "

@@ -20,8 +20,6 @@ def some(cases, count):
     for case in cases
   ]
   quick = [param for param in params if not param.marks]
-  kept = random.Random(SEED).sample(quick, min(count, len(quick)))
-  slow = [param._replace(marks=[pytest.mark.slow]) for param in params]
-  return [
-    each if each.marks or each in kept else other for each, other in zip(params, slow, strict=True)
-  ]
+  kept = drawn(quick, min(count, len(quick)))
+  slow = [pytest.mark.slow]
+  return [each if each.marks or each in kept else each._replace(marks=slow) for each in params]

@@ -116,10 +116,8 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
 @pytest.mark.parametrize(
   "option",
   [
-    "hydra.sweeper._target_=nothing.Here", "hydra.run.dir=x", "hydra.sweep.subdir=x",
     "hydra.launcher._target_=nothing.Here", "hydra.job.chdir=true", "+hydra.callbacks.x=1",
     "hydra.output_subdir=x", "hydra={run:{dir:x}}", "hydra/callbacks=x", "++hydra.job.env_set.A=b",
-    "hydra/hydra_logging=none", "hydra.help.header=x", "hydra.job.name=x",
   ],
 )  # fmt: skip
 def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option):
@@ -137,7 +135,6 @@ TARGET = "{_target_: posexp.config.plugins.load, files: [x.py]}"
   ("text", "message"),
   [
     (f"hydra: {{job_logging: {{handlers: {{x: {CALL}}}}}}}", f"{LOG}handlers.x.()=posexp."),
-    (f"hydra: {{job_logging: {{filters: {{x: {CALL}}}}}}}", f"{LOG}filters.x.()=posexp."),
     (
       "hydra: {job_logging: {handlers: {x: {class: logging.FileHandler, filename: y, mode: w}}}}",
       f"{LOG}handlers.x.class=logging.FileHandler: ",

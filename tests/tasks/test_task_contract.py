@@ -6,6 +6,7 @@ A new task is tested by being listed in `CASES`, with the options of a run of a 
 import dataclasses
 import functools
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,19 @@ from posexp.translation.task import Translation
 
 pytestmark = pytest.mark.usefixtures("home")
 
-HERE = Path(__file__).parents[1]
-OWN = {name: [f"plugins={HERE / name}.py", f"task={name}"] for name in ("first", "running")}
+TESTS = Path(__file__).parents[1]
+OWN = ("first", "running")  # of the guide, and of running.py
+
+
+def first(folder: Path) -> list[str]:
+  """Options of the task in the guide, with a score of its own of which less is better."""
+  guide = (TESTS.parent / "docs/own.md").read_text("utf-8")
+  code = re.search(r'^```python title="first.py"\n(.*?)^```$', guide, re.MULTILINE | re.DOTALL)[1]
+  scored = code.replace(
+    "  headline:", '  score: ClassVar[str] = "validation/mistakes"\n  headline:'
+  )
+  (folder / "first.py").write_text(scored)
+  return ["plugins=first.py", "task=first"]
 
 
 FEW = ["task.examples=6", "task.longest=4", "task.lengths=[4,6]", "train.batch_size=8"]
@@ -46,8 +58,8 @@ CASES = {
   "scan": lambda: kinds.commands(Path()),
   "echo": lambda: ["task=echo", "task.back=5", "task.segment=4", "model.memory=4"],
   "parsing": lambda: kinds.sentences(Path()),
-  "first": lambda: OWN["first"],
-  "running": lambda: [*OWN["running"], "train.batch_size=8"],
+  "first": lambda: first(Path()),
+  "running": lambda: [f"plugins={TESTS}/running.py", "task=running", "train.batch_size=8"],
 }
 
 
@@ -211,7 +223,7 @@ def read(model, batch, carry):
 
 def remembering(**options):
   """The data of the task, and a program that is compiled once for equal options."""
-  plugins.load([HERE / "running.py"])
+  plugins.load([TESTS / "running.py"])
   setup = Setup.of(resolve(compose(["task=running", *MODEL, "model.dropout=0", "encoding=none"])))
   data = setup.task.prepare(Path())
   training = setup.training.__class__(batch_size=8, clip=None, **options)

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -15,12 +17,12 @@ from posexp.tracking import TrackedRun, Tracker, Trackers
 
 @dataclasses.dataclass(frozen=True)
 class Opens(Tracker):
-  """One that opens what it is given."""
+  """One that opens what a function gives."""
 
-  opened: TrackedRun
+  opened: Callable[[], TrackedRun]
 
   def open(self, run, config, facts):
-    return self.opened
+    return self.opened()
 
 
 class Rows(TrackedRun):
@@ -42,7 +44,7 @@ class Full(TrackedRun):
 
 
 def test_one_that_fails_costs_neither_the_run_nor_the_others(capsys, caplog):
-  trackers = {"full": Opens(Full("there")), "rows": Opens(Rows("here"))}
+  trackers = {"full": Opens(lambda: Full("there")), "rows": Opens(lambda: Rows("here"))}
   with Trackers(trackers, None, {}, {}) as opened:
     assert opened.lines == {"full": "there", "rows": "here"}
     opened.log(1, {"train/loss": 0.5})
@@ -77,30 +79,14 @@ def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
   ],
 )
 def test_a_mistake_in_a_tracker_of_ones_own_costs_no_run(caplog, opened, said):
-  class Broken(Tracker):
-    def open(self, run, config, facts):
-      return opened()
-
-  with Trackers({"broken": Broken()}, None, {}, {}) as opened:
-    opened.log(1, {"train/loss": 0.5})
+  with Trackers({"broken": Opens(opened)}, None, {}, {}) as run:
+    run.log(1, {"train/loss": 0.5})
   [record] = caplog.records
   assert record.getMessage() == f"broken gets nothing of this run: {said}"
 
 
 def test_a_tracker_that_cannot_be_opened_ends_those_before_it():
-  closed = []
-
-  @dataclasses.dataclass(frozen=True)
-  class Opens(Tracker):
-    fails: bool
-
-    def open(self, run, config, facts):
-      if self.fails:
-        raise UserError("no disk")
-      opened = TrackedRun()
-      opened.close = closed.append
-      return opened
-
+  first, second = mock.Mock(), mock.Mock(side_effect=UserError("no disk"))
   with pytest.raises(UserError, match="no disk"):
-    Trackers({"first": Opens(False), "second": Opens(True)}, None, {}, {})
-  assert closed == [1]
+    Trackers({"first": Opens(lambda: first), "second": Opens(second)}, None, {}, {})
+  first.close.assert_called_once_with(1)

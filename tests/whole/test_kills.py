@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fuzz
 import jax
+import kinds
 import order
 import pytest
 from commands import Command
@@ -23,19 +24,16 @@ RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.st
 RUN += ["train.evaluate_every=4", "train.log_every=3"]
 RUN += ["train.warmup=2", "train.learning_rate=1e-2", "model.dropout=0.2"]
 SWEEP = ["-m", "seed=0,1,2"]
-WORDS = "".join(f"line {i} of {i * i} words\n" for i in range(300))
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
   """The folder of the data, and what is typed for each kind of run."""
   home = tmp_path_factory.mktemp("home")
-  (home / "text.txt").write_text(WORDS)
   classes = [*order.write(home), *RUN]
-  text = ["task=language_modeling", f"task.train={home / 'text.txt'}", "task.segment=16"]
   return home, {
     "classification": classes,
-    "language model": [*RUN, *text, "model.memory=16", "train.batch_size=8"],
+    "language model": [*RUN, *kinds.text(home)],
     "workers": [*classes, *SWEEP, "workers=2"],
   }
 
@@ -88,13 +86,13 @@ def ended(command: Command) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_however_often_it_is_killed_it_comes_to_the_same(typed):
-  home, kinds = typed
+  home, lines = typed
   good, kills = {}, 0
   for number, rng in enumerate(fuzz.rounds(4)):
-    kind = rng.choice(list(kinds))
+    kind = rng.choice(list(lines))
 
     def again(name, kind=kind):
-      return Command(home, name, task=kinds[kind], start_new_session=True)
+      return Command(home, name, task=lines[kind], start_new_session=True)
 
     if kind not in good:
       assert ended(again(f"never/{kind.replace(' ', '-')}"))[::2] == (0, "")
