@@ -8,6 +8,7 @@ import textwrap
 from importlib.metadata import EntryPoint
 
 import fuzz
+import guide
 import jax.numpy as jnp
 import order
 import pytest
@@ -24,35 +25,7 @@ from posexp.train import train
 from posexp.training.optimizer import make_optimizer
 from posexp.training.setup import Setup
 
-DISTANCE = """\
-import dataclasses
-
-import jax.numpy as jnp
-
-from posexp.encodings import Encoding, Relation
-
-
-class Priced(Relation):
-  terms = ("content", "distance")
-
-  def __init__(self, price):
-    self.price = price
-
-  def score(self, q, k, span):
-    distance = jnp.abs(span.offset)[:, None]
-    return super().score(q, k, span) - self.price * distance
-
-
-@dataclasses.dataclass(frozen=True)
-class Distance(Encoding):
-  price: float = 0.1
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Priced(self.price)
-
-
-ENCODINGS = {"distance": Distance}
-"""
+DISTANCE = guide.FILES["distance.py"]
 CLASS = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n  x: int = 1\n"
 
 
@@ -159,9 +132,9 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
 @pytest.mark.parametrize(
   ("line", "message", "sweep"),
   [
-    ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined", []),
+    ("return Price(1)", "distance.py, line 28: NameError: name 'Price' is not defined", []),
     ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no", []),
-    ("import no_such_module", "distance.py, line 24: ModuleNotFoundError: No module named", []),
+    ("import no_such_module", "distance.py, line 28: ModuleNotFoundError: No module named", []),
     (
       "Priced.terms = 'distance'\n    return Priced(1)",
       "encoding distance of distance.py: TypeError: terms must be a tuple, as in terms = ('dista",

@@ -92,15 +92,11 @@ def test_a_gate_that_says_nothing_is_a_broken_summary(tmp_path, gates):
     read_run(path)
 
 
-def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, said):
+def test_a_grid_has_the_farthest_first_and_it_is_said_what_cannot_be_measured(runs, said):
   diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
   text = said(runs)
   assert "learned: without 40, so its mean is of fewer parts than others'." in text
   assert text.count("of fewer parts") == 1
-
-
-def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
-  diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
   (found,) = results(read_runs([runs])[0])
   chart = charts.lengths(found)
   labels = [*dict.fromkeys(point.series for point in chart.points)]

@@ -256,7 +256,6 @@ def test_a_summary_stays_that_differs_in_costs_and_in_place_alone(tmp_path):
     ("empty", "empty is not a run's folder: it has no config.yaml"),
     ("rows", "rows is not a run's folder: it has no config.yaml"),
     ("a b/seed=0/config.yaml", "a b/seed=0/config.yaml is a file: name the folder of a run"),
-    ("file", "file is a file: name the folder of a run"),
     ("a b", "a b is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1'"),
     (".", ". is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1', c/d/"),
   ],
@@ -267,7 +266,6 @@ def test_what_is_no_run_is_told_with_the_runs_that_were_meant(tmp_path, monkeypa
     (tmp_path / name).mkdir(parents=True)
     if name != "empty":
       (tmp_path / name / "config.yaml").touch()
-  (tmp_path / "file").touch()
   (tmp_path / "rows").mkdir()
   (tmp_path / "rows/metrics.jsonl").touch()  # of a run that has lost its config
   with pytest.raises(UserError) as error:

@@ -6,10 +6,10 @@ A new task is tested by being listed in `CASES`, with the options of a run of a 
 import dataclasses
 import functools
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
+import guide
 import jax
 import kinds
 import numpy as np
@@ -40,12 +40,9 @@ OWN = ("first", "running")  # of the guide, and of running.py
 
 def first(folder: Path) -> list[str]:
   """Options of the task in the guide, with a score of its own of which less is better."""
-  guide = (TESTS.parent / "docs/own.md").read_text("utf-8")
-  code = re.search(r'^```python title="first.py"\n(.*?)^```$', guide, re.MULTILINE | re.DOTALL)[1]
-  scored = code.replace(
-    "  headline:", '  score: ClassVar[str] = "validation/mistakes"\n  headline:'
-  )
-  (folder / "first.py").write_text(scored)
+  score = '  score: ClassVar[str] = "validation/mistakes"\n'
+  code = guide.FILES["first.py"].replace("  headline:", f"{score}  headline:")
+  (folder / "first.py").write_text(code)
   return ["plugins=first.py", "task=first"]
 
 

@@ -14,6 +14,7 @@ import fuzz
 import numpy as np
 import order
 import pytest
+from guide import BLOCKS, FILES
 
 from posexp.analysis import conformance, properties
 from posexp.config import plugins
@@ -21,9 +22,6 @@ from posexp.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
-FLAGS = re.MULTILINE | re.DOTALL
-BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, FLAGS)
 READY = "everything is ready"
 SOME = (conformance.Property(properties.explicit_positions),)  # which is others' to test
 
@@ -60,19 +58,18 @@ def outside(home, tmp_path, monkeypatch):
 
 
 def test_the_encoding_in_the_readme_trains_and_passes_the_check(outside, monkeypatch):
-  (outside / "distance.py").write_text(re.search(r"^```python\n(.*?)^```$", README, FLAGS)[1])
+  (outside / "distance.py").write_text(re.search(r"(?ms)^```python\n(.*?)^```$", README)[1])
   train, check = re.findall(r"^python -m .* plugins=distance\.py$", README, re.MULTILINE)
   quick = "task=first train.steps=1 train.evaluate_every=1 wandb.mode=disabled model=tiny"
-  (outside / "first.py").write_text(next(text for _, name, text in BLOCKS if name == "first.py"))
+  (outside / "first.py").write_text(FILES["first.py"])
   plugins.load(["first.py"])  # a task whose data are made at once
   assert "encoding  distance" in typed(f"{train} {quick}", trained=False)
   assert "all of it holds" in typed(check)
 
 
 def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeypatch):
-  for _, name, text in BLOCKS:
-    if name:
-      (outside / name).write_text(text)
+  for name, text in FILES.items():
+    (outside / name).write_text(text)
   assert len([*outside.glob("*.py")]) == 13
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
@@ -108,7 +105,7 @@ def test_the_job_of_a_launcher_in_a_file_trains_its_run(outside, monkeypatch):
   (outside / "options/hydra/launcher").mkdir(parents=True)
   (outside / "options/hydra/launcher/queued.yaml").touch()
   for name in ("queued.py", "first.py"):
-    (outside / name).write_text(next(text for _, title, text in BLOCKS if title == name))
+    (outside / name).write_text(FILES[name])
   words = ["plugins=[queued.py,first.py]", "task=first", "model=tiny", "tracker=none"]
   sweep = ["-m", "hydra/launcher=queued", "encoding=none,rpr", *words]
 
@@ -149,9 +146,8 @@ ENCODINGS |= {"falling": Falling, "short": Short}
 
 
 def test_each_layer_may_have_a_value_of_its_own(outside, monkeypatch):
-  files = {name: text for _, name, text in BLOCKS if name}
-  (outside / "falling.py").write_text(files["distance.py"] + FALLING)
-  (outside / "first.py").write_text(files["first.py"])
+  (outside / "falling.py").write_text(FILES["distance.py"] + FALLING)
+  (outside / "first.py").write_text(FILES["first.py"])
   own = "task=first plugins=[falling.py,first.py] train.steps=1 train.evaluate_every=1 model=tiny"
   own = [*own.split(), "tracker=none"]
   for layers in (1, 3):
