@@ -59,13 +59,3 @@ class Command:
       self.process.send_signal(number)
     out, err = self.process.communicate(timeout=300)
     return self.process.returncode, out, err
-
-
-def on_eight_devices(code: str) -> str:
-  """What a script prints in a process with eight simulated devices; its argument is this folder."""
-  env = os.environ | {"XLA_FLAGS": simulated(8)}
-  tests = Path(__file__).parent
-  argv = [sys.executable, "-c", code, str(tests)]
-  done = subprocess.run(argv, env=env, cwd=tests.parent, text=True, capture_output=True)
-  assert done.returncode == 0, done.stderr
-  return done.stdout

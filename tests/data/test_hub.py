@@ -219,7 +219,6 @@ def test_offline_by_choice_asks_nobody(monkeypatch):
   ("broken", "said"),
   [
     ((500, b"oops"), "answers 500 at http"),
-    ((429, b"{}"), "answers 429 at http"),
     ((200, b"<html>log in</html>"), "is not what answers at http"),
   ],
 )

@@ -217,14 +217,6 @@ def linked(file):
   file.symlink_to(away)
 
 
-def folder_linked(file):
-  """A link in the place of a folder."""
-  away = file.parents[5] / "elsewhere"
-  away.mkdir(exist_ok=True)
-  shutil.rmtree(file, ignore_errors=True)
-  file.symlink_to(away)
-
-
 def piped(file):
   file.unlink(missing_ok=True)
   os.mkfifo(file)
@@ -256,11 +248,13 @@ def test_a_received_run_writes_over_no_other_file(tmp_path, name, harm):
 @pytest.mark.parametrize("name", ["checkpoints", "predictions", "context", "wandb", "tensorboard"])
 def test_a_received_run_has_its_folders_nowhere_else(tmp_path, name):
   run = run_folders.write(tmp_path / "runs", "rpr", 0, 0.5)
-  folder_linked(run / name)
+  away = tmp_path / "elsewhere"
+  away.mkdir()
+  (run / name).symlink_to(away)
   with pytest.raises(UserError, match=f"{name}: a link, where the run has its own"):
     RunWriter(run, config_of(run)).__enter__()
   assert not freed(run)
-  assert not list((tmp_path / "elsewhere").glob("*/*"))
+  assert not list(away.glob("*/*"))
 
 
 def config_of(run):

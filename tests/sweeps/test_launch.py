@@ -130,6 +130,7 @@ TARGET = "{_target_: posexp.config.plugins.load, files: [x.py]}"
   ("text", "message"),
   [
     (f"hydra: {{job_logging: {{handlers: {{x: {CALL}}}}}}}", f"{LOG}handlers.x.()=posexp."),
+    (f"hydra: {{job_logging: {{filters: {{x: {CALL}}}}}}}", f"{LOG}filters.x.()=posexp."),
     (
       "hydra: {job_logging: {handlers: {x: {class: logging.FileHandler, filename: y, mode: w}}}}",
       f"{LOG}handlers.x.class=logging.FileHandler: ",

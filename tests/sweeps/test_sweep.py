@@ -20,22 +20,6 @@ from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, attempt
 from posexp.training.setup import Setup
 
 
-class Trainer:
-  """Stands in for training: writes the folder of a run, with scores that its config decides."""
-
-  def __init__(self):
-    self.trained = []  # (encoding, seed)
-    self.broken = {}  # what to raise for which of them
-
-  def __call__(self, config):
-    found = config["encoding"], config["seed"]
-    self.trained.append(found)
-    with RunWriter(folder(config), config) as run:
-      if found in self.broken:
-        raise self.broken[found]
-      run.finish(scores(*found))
-
-
 def scores(encoding, seed):
   accuracy = (0.5 if encoding == "none" else 0.8) + 0.01 * seed**2
   return {"test/accuracy": accuracy, "test/macro_f1": accuracy / 2}
@@ -48,10 +32,20 @@ def read(*lines):
 
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
+  """Stands in for training: writes the folder of a run, with scores that its config decides."""
   monkeypatch.chdir(tmp_path)
-  made = Trainer()
-  monkeypatch.setattr("posexp.train.train", made)
-  return made
+
+  def train(config):
+    found = config["encoding"], config["seed"]
+    train.trained.append(found)
+    with RunWriter(folder(config), config) as run:
+      if found in train.broken:
+        raise train.broken[found]
+      run.finish(scores(*found))
+
+  train.trained, train.broken = [], {}  # (encoding, seed), and what to raise for which of them
+  monkeypatch.setattr("posexp.train.train", train)
+  return train
 
 
 # Elsewhere

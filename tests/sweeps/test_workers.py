@@ -130,10 +130,7 @@ def test_a_worker_that_is_killed_between_two_runs_takes_none_with_it(home, caplo
   ]
 
 
-@pytest.mark.parametrize(
-  "sent",
-  some([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 1),
-)
+@pytest.mark.parametrize("sent", some([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 1))
 def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
   (tmp_path / "entry.py").write_text(ENTRY)
   process = subprocess.Popen(

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
-from commands import on_eight_devices
+from commands import simulated
+from states import python
 
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
@@ -180,5 +182,6 @@ for devices, options in ((1, {}), (8, {}), (8, {"shard": "parameters", "accumula
 
 @pytest.mark.slow
 def test_eight_devices_share_batches_and_if_asked_parameters():
-  one, *others = map(json.loads, on_eight_devices(EIGHT).splitlines())
+  said, _ = python(EIGHT, str(Path(__file__).parents[1]), XLA_FLAGS=simulated(8)).communicate()
+  one, *others = map(json.loads, said.splitlines())
   assert others == [pytest.approx(one, abs=1e-5)] * 2
