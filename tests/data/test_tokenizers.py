@@ -70,10 +70,10 @@ def test_a_bpe_is_trained_on_rows_from_all_of_a_large_text(monkeypatch, most, st
 
 def test_bytes_know_every_character():
   opened = tokenizer.Tokenizer(tokenizer.train(CORPUS, "bpe", 280))
-  unseen, lower, upper = (
-    each.tolist() for each in opened.ids(["Ünseen 漢字 \U0001f600", "a", "A"])
-  )
-  assert tokenizer.UNK not in unseen
+  text = "Ünseen 漢字 \U0001f600"
+  unseen, lower, upper = (each.tolist() for each in opened.ids([text, "a", "A"]))
+  written = "".join(opened.words[token] for token in unseen)  # in a letter for each byte
+  assert len(written) == len(f" {text}".encode())
   assert lower != upper
 
 

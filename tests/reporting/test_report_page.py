@@ -255,12 +255,6 @@ def test_a_page_shows_the_first_of_many_runs(tmp_path, monkeypatch):
   assert after.partition("What they have in common")[0].count("<tr>") == 1 + 3
 
 
-def test_an_axis_of_numbers_has_their_own_values(made):
-  (found,) = results(read_runs([made.parent.parent / "runs"])[0])
-  svg = next(each for each in figures.figures(found) if each.charts[0].x == "rpr.k").drawn()
-  assert {"4", "64"} <= {*re.findall(">([^<]+)</text>", svg)}
-
-
 def test_the_same_runs_make_the_same_page(made):
   before = made.read_text()
   root = made.parent.parent

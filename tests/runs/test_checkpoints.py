@@ -13,12 +13,11 @@ import pytest
 from commands import simulated
 from flax import nnx
 from seed import some
-from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, save, save_row
+from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, save
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter, read_run
 from posexp.runs.checkpoints import Checkpoints
-from posexp.runs.metrics import score
 
 
 def kept(path):
@@ -52,16 +51,6 @@ def test_the_newest_and_the_best_are_kept(tmp_path, scores, expected, best):
       assert found is None
     else:
       assert_equal(found, make_state(best))
-
-
-def test_the_lowest_of_a_metric_may_be_the_best(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    run.metric = score("validation/perplexity")
-    for step, perplexity in ((1, 9.0), (2, 4.0), (3, 5.0)):
-      run.log(step, row := {"validation/perplexity": perplexity, "validation/loss": 1.0})
-      save_row(run, step, row)
-    assert run.checkpoints.find("best") == 2
-    assert max(run.ranks) == run.rank(run.history[1])
 
 
 def test_what_is_saved_may_be_donated_at_once(tmp_path):

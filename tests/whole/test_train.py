@@ -106,13 +106,6 @@ def test_a_loss_that_is_not_a_number_stops_a_run_and_costs_nothing_saved(
   assert result(only("broken")) == result(whole["rpr"])
 
 
-def test_a_learning_rate_far_too_large(options, whole):
-  status, _, err = command(*options, *RPR, "train.learning_rate=1e30", "runs=large")
-  assert status == 2
-  assert "the loss is not finite at step 2; what was saved before is kept: try a smaller " in err
-  assert list(only("large").glob("checkpoints/*")) == []
-
-
 def test_patience_ends_a_run_that_gets_no_better(whole):
   rows, summary, _ = result(whole["none"])
   evaluated = [row for row in rows if "validation/accuracy" in row]
