@@ -31,15 +31,6 @@ def test_equal_texts_share_a_split_and_each_row_has_one():
     assert len(notes) == 2
 
 
-def test_a_split_depends_on_content_alone():
-  given = rows(500)
-  forwards, _ = arrange({"train": given})
-  backwards, _ = arrange({"train": given[::-1]})
-  fewer, _ = arrange({"train": given[:400]})
-  for split in forwards:
-    assert set(forwards[split]) == set(backwards[split]) >= set(fewer[split])
-
-
 def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
   given = {"train": rows(500), "test": [*rows(100, "other"), ("TEXT: 1", "1")]}
   folds = [arrange(given, (fold, 5))[0] for fold in range(5)]
