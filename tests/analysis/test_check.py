@@ -11,8 +11,9 @@ from posexp.analysis import conformance, properties
 from posexp.analysis.conformance import PROPERTIES, compilation
 from posexp.analysis.properties import Case
 from posexp.config import plugins
-from posexp.encodings import Relation, all_encodings
+from posexp.encodings import ENCODINGS, Relation, all_encodings
 from posexp.errors import UserError
+from posexp.models import transformer
 
 MISTAKES = """\
 import dataclasses
@@ -146,6 +147,35 @@ def test_a_planted_mistake_is_found(name, finds, passes):
 def test_a_term_that_acts_on_far_keys_alone_is_no_mistake():
   plugins.load(["wrong.py"])
   assert [*properties.terms(Case(all_encodings()["grace"](), causal=True))] == []
+
+
+def wider(span, kind, *places, limited=transformer.limited, **options):
+  """What `limited` returns, but windows over a cache are one key wider."""
+  window = kind.window and kind.window + (span.query.shape[1] < span.key.shape[1])
+  return limited(span, kind._replace(window=window), *places, **options)
+
+
+def shifted(self, of_kind, *, spans=transformer.Stack.spans, **options):
+  """What `Stack.spans` returns, but over a cache each layer has the span of the next one."""
+  found = spans(self, of_kind, **options)
+  return found if found[0].consecutive else found[1:] + found[:1]
+
+
+@pytest.mark.parametrize(
+  ("first", "home", "name", "mistake"),
+  some(
+    [
+      ("none window=2", transformer, "limited", wider),
+      ("kerple", transformer.Stack, "spans", shifted),
+    ],
+    1,
+  ),
+)
+def test_a_mistake_in_what_a_cache_reads_is_found(monkeypatch, first, home, name, mistake):
+  monkeypatch.setattr(transformer.Cache, "rolls", lambda *_: False)
+  monkeypatch.setattr(home, name, mistake)
+  encoding = ENCODINGS["by_layer"]([first, "alibi"])
+  assert list(properties.cached_decoding(Case(encoding, causal=True, length=3, heads=2)))
 
 
 def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):
