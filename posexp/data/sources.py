@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -142,10 +142,10 @@ def rows(task) -> dict[str, Split]:
     parts = task.package, PACKAGES[task.package].sha256
     read_rows = storage.cached("reviews", lambda: reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, read_rows)}
-  parses: dict[str, Any] = {split: functools.partial(task.row, split) for split in given(task)}
   if task.hub:
+    parses: dict[str, Any] = {split: functools.partial(task.row, split) for split in given(task)}
     return hub.read(query(task), parses, task.way_out)
-  return {split: functools.partial(parsed, task, split, parse) for split, parse in parses.items()}
+  return {split: functools.partial(parsed, task, split) for split in given(task)}
 
 
 def places(task, split: str) -> Iterator[str]:
@@ -165,15 +165,15 @@ def query(task) -> hub.Query:
   return hub.Query(task.hub, subset, task.revision, data_files, splits, *columns)
 
 
-def parsed(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
-  """Yield what `parse` makes of each row of a table, or of two parallel files of text."""
+def parsed(task, split: str) -> Iterator[Any]:
+  """Yield what the task reads in each row of a table, or of two parallel files of text."""
   paths, columns = [path for _, path in task.paths(split)], wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
     records = files.records(*paths, columns)
   for place, record in records:
-    yield parse(f"{' and '.join(paths)}, {place}", record)
+    yield task.row(split, f"{' and '.join(paths)}, {place}", record)
 
 
 def pick(task, columns: dict[str, Any], option: str, where: str) -> Any:

@@ -68,7 +68,7 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   the test split.
 
   Args:
-    task: the options of a `LanguageModeling`, or an object that has those that name its data.
+    task: the options of a `LanguageModeling`.
 
   Raises:
     UserError: for what is missing, broken, or too short.
@@ -104,27 +104,19 @@ def documents(task) -> dict[str, Texts]:
       whole = [text for text in contents if text.strip()]
     packaged = {splits.key(text): text.encode() for text in reversed(whole)}
     return {"train": Texts((packaged[each] for each in sorted(packaged)), single=False)}
-  by_split, parse = {}, functools.partial(_document, task)
+  by_split = {}
   if task.hub:
     lines = task.hub in LINES
     for split, records in hub.records(sources.query(task), task.way_out).items():
-      parsed = itertools.starmap(parse, records)
+      parsed = itertools.starmap(functools.partial(task.row, split), records)
       filled = (text or LINES[task.hub] for text in parsed) if lines else parsed
       by_split[split] = Texts(filled, lines)
     return by_split
   for split, path in sources.given(task).items():
     table = files.is_table(path)
-    parts = sources.parsed(task, split, parse) if table else files.blocks(path)
+    parts = sources.parsed(task, split) if table else files.blocks(path)
     by_split[split] = Texts(parts, single=not table)
   return by_split
-
-
-def _document(task, where: str, record: dict) -> bytes:
-  """Return the text of a row in UTF-8, however long."""
-  text = sources.pick(task, record, "text", where)
-  if not isinstance(text, str | None):
-    raise UserError(f"{where}: the text is {text!r}; it must be a string")
-  return files.utf8(text or "", where)
 
 
 class _Writer:

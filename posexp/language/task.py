@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import sources, tokenizer, writing
+from posexp.data import files, sources, tokenizer, writing
 from posexp.data.batches import Batch, numbered
 from posexp.data.splits import EVALUATED
 from posexp.errors import UserError
@@ -153,6 +153,13 @@ class LanguageModeling(sources.Sourced, Task):
     """Raise ValueError for an option that is wrong for any data."""
     check(self)
     corpus.check_options(self)
+
+  def row(self, split, where, record):
+    """Return the text of a row in UTF-8, however long."""
+    text = sources.pick(self, record, "text", where)
+    if not isinstance(text, str | None):
+      raise UserError(f"{where}: the text is {text!r}; it must be a string")
+    return files.utf8(text or "", where)
 
   def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
     from posexp.encodings import check_limit
