@@ -36,6 +36,7 @@ MISTAKES = [
   ("SEED=3", "SEED=3: there is no option SEED; did you mean seed?\n"),
   ("--CFG job", "--CFG: no such flag; did you mean --cfg?\n"),
   ("wandb=off wandb.mode=offline", "wandb=off: wandb is a section, set its options one by one, as"),
+  ("rpr=4", "rpr=4: rpr is a section, set its options one by one; the options of rpr are k, keys"),
   ("-m hydra/launcher=slurm hydra.launcher=5", "hydra.launcher=5: hydra.launcher is a section, "),
   (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (32 are known: python -m posexp.train"),
   (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),

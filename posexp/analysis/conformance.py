@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,6 +25,18 @@ from posexp.analysis.probe import refusal
 from posexp.analysis.properties import EXACT, VOCAB, B, Case, Violation, compare, stack, tokens_of
 from posexp.encodings import Encoding, Span
 from posexp.encodings.sinusoids import REACH
+
+
+def effect(case: Case) -> Iterator[Violation]:
+  """Check that a model computes something else than one without positions does."""
+
+  def operations(encoding: Encoding) -> str:
+    model = stack(dataclasses.replace(case, encoding=encoding))
+    traced = str(jax.make_jaxpr(model)(tokens_of(case)))
+    return re.sub("0x[0-9a-f]+", "", traced)  # addresses of functions
+
+  if type(case.encoding) is not Encoding and operations(case.encoding) == operations(Encoding()):
+    yield Violation("the same operations as with encoding=none")
 
 
 def weights(case: Case) -> Iterator[Violation]:
@@ -195,6 +208,7 @@ PROPERTIES = (
   Property(properties.gradients),
   Property(properties.bfloat16),
   Property(properties.same_start),
+  Property(effect),
   Property(properties.terms),
   Property(weights),
   Property(columns),

@@ -227,7 +227,10 @@ def _check_given(given: Sequence[Override], sections: set[str]) -> None:
     if key in sections - GROUPS and not o.is_delete() and not isinstance(o.value(), dict):
       inside = [each.input_line for each in given if each.key_or_group.startswith(f"{key}.")]
       if inside or o.value() is not None:
-        way_out = f", as in {brief(inside[0])}" if inside else ""
+        if inside:
+          way_out = f", as in {brief(inside[0])}"
+        else:
+          way_out = f"; {suggestion(f'{key}.?', *_known_options(e for e in given if e is not o))}"
         raise UserError(f"{brief(o.input_line)}: {not_a_value(key)}{way_out}")
 
 

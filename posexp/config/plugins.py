@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from posexp import machine
 from posexp.config.checks import typed
-from posexp.config.schema import defaults
+from posexp.config.schema import defaults, nearest
 from posexp.errors import UserError, near
 
 log = logging.getLogger("posexp")
@@ -153,12 +153,32 @@ def load(files: Iterable[str | Path]) -> None:
       raise UserError(
         f'{near(path)} must end with a table: ENCODINGS = {{"name": Class}}, or one of {others}'
       )
+    _warn_of_misspelled(module)
     for key in [key for key, plugin in _found.items() if plugin.file == path]:
       del _found[key]  # the same file, of another content
     for group, table in tables.items():
       for name, value in table.items():
         installed(group)
         _add(Plugin(group, name, value, path, sha256))
+
+
+def _warn_of_misspelled(module: ModuleType) -> None:
+  """Warn of each method of a file's classes that nearly has the name of one in a class of posexp's.
+
+  posexp would never call it: an encoding with `relations` trains as one without positions.
+  """
+  for own in vars(module).values():
+    if not isinstance(own, type) or own.__module__ != module.__name__:
+      continue
+    others = [each for each in own.__mro__ if each.__module__ != own.__module__]
+    above = {name for each in others for name in dir(each)}
+    for name in vars(own).keys() - above:
+      meant = None if name.startswith("_") else nearest(name, above, cutoff=0.8)
+      if meant is not None and callable(getattr(own, name)) and meant not in vars(own):
+        log.warning(
+          "%s: %s.%s is nothing that posexp calls; did you mean %s? A method of your own may begin "
+          "with _", near(Path(module.__file__)), own.__name__, name, meant,
+        )  # fmt: skip
 
 
 def _add(plugin: Plugin) -> None:

@@ -88,6 +88,13 @@ class Smeared(Relation):
     return super().score(q, k, span) + rows.at[1:].set(rows[:-1])[None, None]
 
 
+class Misspelled(Relation):
+  "Has a method that nothing calls."
+
+  def scores(self, q, k, span):
+    return super().score(q, k, span) - 0.1 * jnp.abs(span.offset)[:, None]
+
+
 def off_by_one(x):
   "Takes the gate of the key before."
   return jnp.roll(x[..., :2], 1, axis=1)
@@ -108,6 +115,7 @@ def made(relation, columns=None):
 ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
 ENCODINGS |= {"crowd": made(Crowd), "grace": made(Grace)}
 ENCODINGS |= {"smear": made(Smeared), "gate": made(Gated, off_by_one)}
+ENCODINGS |= {"misspelled": made(Misspelled)}
 """
 
 
@@ -142,6 +150,17 @@ def test_a_planted_mistake_is_found(name, finds, passes):
   case = Case(all_encodings()[name](), causal=True, length=3, layers=2, heads=2)
   assert next(finds(case), None) is not None
   assert list(passes(case)) == []
+
+
+def test_a_misspelled_method_is_named_and_has_no_effect(caplog):
+  plugins.load(["wrong.py"])
+  assert [each.getMessage() for each in caplog.records] == [
+    "wrong.py: Misspelled.scores is nothing that posexp calls; did you mean score? "
+    "A method of your own may begin with _"
+  ]
+  case = Case(all_encodings()["misspelled"](), causal=True, length=3, layers=2, heads=2)
+  assert [*conformance.effect(case)]
+  assert not [*properties.terms(case)]
 
 
 def test_a_term_that_acts_on_far_keys_alone_is_no_mistake():

@@ -69,6 +69,7 @@ ASKED = {
   properties.long_texts: [case for case in DEFAULTS if case.id == "transformer_xl"],
   properties.gradients: SOME,
   properties.same_start: DEFAULTS,
+  conformance.effect: DEFAULTS,
   properties.terms: SOME,
   far_positions: DEFAULTS,
   compilation: DEFAULTS,
@@ -85,6 +86,7 @@ FEW = {
   properties.memory: DRAWN,
   properties.explicit_positions: DRAWN[:2],
   properties.same_start: DRAWN,
+  conformance.effect: LIGHT,
   properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 1),
   properties.long_texts: (),  # of which tests/models/test_long_attention.py draws
   properties.spans: drawn(("transformer_xl", "rpr", "complex", "split"), 1),
