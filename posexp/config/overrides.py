@@ -281,6 +281,10 @@ def register() -> None:
         )
       node = row.config(name, plugin.options)
       hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
+  folders = plugins.table("config", {}).values()
+  for name in plugins.found("launcher"):
+    if not any((folder / f"hydra/launcher/{name}.yaml").exists() for folder in folders):
+      hydra.store(name, {}, "hydra/launcher", "hydra.launcher", PROVIDER)  # it has no options
 
 
 # With all that is in them.

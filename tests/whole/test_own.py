@@ -102,8 +102,6 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
 
 
 def test_the_job_of_a_launcher_in_a_file_trains_its_run(outside, monkeypatch):
-  (outside / "options/hydra/launcher").mkdir(parents=True)
-  (outside / "options/hydra/launcher/queued.yaml").touch()
   for name in ("queued.py", "first.py"):
     (outside / name).write_text(FILES[name])
   words = ["plugins=[queued.py,first.py]", "task=first", "model=tiny", "tracker=none"]
