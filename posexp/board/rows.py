@@ -190,11 +190,11 @@ class Cell:
 
 
 class Remaining(Sweep):
-  """The runs that some cells still need, while there is time: all runs of the default track, cell
-  by cell, and then the others.
+  """A sweep of the runs that some cells still need: first the default track, cell by cell.
 
-  Cells are made one by one, when those before them have nothing to train; those of `tuned` lack
-  runs of tuned tracks alone. `took` are the seconds of earlier runs, by column and row.
+  A cell is looked at when those before it have nothing left to train. Cells in `tuned` lack only
+  runs of tuned tracks. No run begins that would not end by `until`, as far as `took` tells, the
+  seconds of earlier runs by column and row.
   """
 
   def __init__(

@@ -139,9 +139,9 @@ class Addition(Diagnostic):
     return np.array(written(a) + plus + written(b)), np.array(written(total))
 
   def chance(self, n):
-    """Return the share of pairs of numbers whose sum is the likeliest one of their bag of digits.
+    """Return how often the best guess of a sum is right if the order of all digits is unknown.
 
-    It is counted over at most a million pairs; for more, where it is smaller still, it is 0.
+    It is counted over all pairs of numbers if they are at most a million, and else 0.
     """
     return likeliest_sum(self.base, n)
 

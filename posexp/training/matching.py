@@ -78,7 +78,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
 
 
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
-  """Return both counts of a model, and of `none` at the size that was `given`."""
+  """Count parameters and FLOPs of a model, and of one with `none` at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
   plain = dataclasses.replace(spec, encoding=Encoding(), size=given)
   own, none = counts(spec, length), counts(plain, length)

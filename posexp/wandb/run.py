@@ -212,7 +212,7 @@ class WandbRun(TrackedRun):
       self.run.log_model(best, f"model-{self.run.id}")
 
   def samples(self, tables: Tables) -> None:
-    """Log predictions as tables, those that W&B has already and those without rows excepted."""
+    """Log predictions as tables, but none that is empty or that W&B has already."""
     import wandb
 
     made = {
