@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 EVENTS = ("open", "sqlite3.connect")  # of Python's, when a file is opened
 NO_DATA = (".py", ".pyc", ".so", ".lock")  # code, of which `beside` has the user's own
+ROWS = 64  # examples that are compared at a time
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
 _listening: list[dict[Path, bool]] = []
 
@@ -67,18 +68,29 @@ def check(argv: list[str]) -> bool:
 
 
 def check_task(config: Mapping[str, Any], loaded: dict[Path, bool]) -> bool:
-  """Print whether a run's identity depends on all files of a task; `loaded` is as in `unnamed`."""
+  """Check that a task's data are always the same, and that a run's identity depends on all of its
+  files; print the results, and return whether both hold. `loaded` is as in `unnamed`.
+  """
   from posexp.tasks import make_task
 
   doing("reading the data")
   with plugins.explained(config):
     task = make_task(config)
     paths = unnamed(task, loaded)
+    other = unlike(task)
   print(config["task"]["name"])
+  start = f"{'same examples':<19} {'fails' if other else 'holds':<13} "
+  again = "Each time that the data are prepared, examples are the same."
+  if other:
+    again = (
+      f"Examples of {', '.join(other)} are others each time that the data are prepared: draw them "
+      "with a seed that is an option, as in numpy.random.default_rng(self.seed)."
+    )
+  print(wrapped(again, start), flush=True)
   start = f"{'data files':<19} {'fails' if paths else 'holds':<13} "
   if not paths:
     print(wrapped("Every file that Python reads is part of a run's identity.", start), flush=True)
-    return True
+    return not other
   files, verb = ", ".join(map(near, paths)), "is" if len(paths) == 1 else "are"
   why = (
     f"{files} {verb} read and {verb} no part of a run's identity, so that a run is taken for "
@@ -170,7 +182,7 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
     elsewhere: list[Any] = [storage.cache_folder().parent, Path.home() / ".cache", folder]
     elsewhere += [os.environ.get("HF_HOME"), *site.getsitepackages(), site.getusersitepackages()]
     elsewhere += [sysconfig.get_paths()["stdlib"], sys.prefix, *SYSTEM]
-    elsewhere += [Path(posexp.__file__).parent, CONFIGS]
+    elsewhere += [Path(posexp.__file__).parent, CONFIGS, CONFIGS.with_name("pyproject.toml")]
     folders = [Path(name).resolve() for name in elsewhere if name]
     found = [
       path
@@ -179,6 +191,26 @@ def unnamed(task: Task, loaded: dict[Path, bool]) -> list[Path]:
       if not any(path.is_relative_to(place) for place in folders)
     ]
     return sorted({*found, *beside()} - named.keys())
+
+
+def unlike(task: Task) -> list[str]:
+  """Return the splits whose examples are others when the data are prepared once more."""
+  import numpy as np
+
+  with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+    first, second = (task.prepare(Path(folder)) for folder in (one, other))
+    return [
+      split
+      for split in first.sizes
+      if first.sizes != second.sizes
+      or any(
+        not np.array_equal(batch[name], again[name])
+        for batch, again in zip(
+          *(data.evaluation(split, ROWS) for data in (first, second)), strict=False
+        )
+        for name in batch
+      )
+    ]
 
 
 def _of_configs(path: Path) -> bool:

@@ -111,11 +111,13 @@ def without_terms(
   chosen = switches.off(args.without, args.layers, args.heads)
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)
   on, *rest = ablation.measure(trained, args.split, [*map(switches.scale, [None, *offs])])
+  if (main := trained.setup.task.compare_by) not in on:
+    raise UserError(f"the task has compare_by={main!r}, which it does not measure")
   result = {
     "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
     "split": args.split,
-    "metric": trained.setup.task.compare_by,
+    "metric": main,
     "on": on,
     "off": [off._asdict() | metrics for off, metrics in zip(offs, rest, strict=True)],
   }

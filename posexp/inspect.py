@@ -55,6 +55,8 @@ def inspect(argv: list[str]) -> list[Path]:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
   parser = Parser("inspect", __doc__, "an encoding with its options, or a run")
+  if {"-h", "--help"} & {*argv}:
+    parser.parse_args(["--help"])
   if any(re.match(r"\w+:", word) for word in argv):
     from posexp.training.sources import source  # slow to import
 

@@ -30,10 +30,12 @@ class Parser(argparse.ArgumentParser):
 
   `about` is the docstring of the command's module: its first paragraph stands above the options in
   the help, the others below them; None, as with `python -OO`, leaves them out. `overrides` is the
-  help of Hydra's, if the command takes some.
+  help of Hydra's, if the command takes some. `keeps` says whether it has `--json`.
   """
 
-  def __init__(self, name: str, about: str | None, overrides: str = "", **kwargs: Any):
+  def __init__(
+    self, name: str, about: str | None, overrides: str = "", *, keeps: bool = True, **kwargs: Any
+  ):
     description, _, examples = (about or "").partition("\n\n")
     super().__init__(
       prog=f"python -m posexp.{name}",
@@ -45,7 +47,8 @@ class Parser(argparse.ArgumentParser):
     )
     if overrides:
       self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=overrides)
-    self.add_argument("--json", metavar="FILE", help="a file for all numbers; - prints them alone")
+    if keeps:
+      self.add_argument("--json", metavar="FILE", help="a file for numbers; - prints them alone")
     version = f"posexp {__version__}"
     self.add_argument("--version", action="version", version=version, help="print the version")
 

@@ -15,7 +15,7 @@ import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
@@ -60,7 +60,7 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 def trainer() -> Parser:
   """Return the parser of `posexp.train`."""
   options = "options and their values; --help lists them"
-  parser = Parser("train", ABOUT, options, add_help=False, usage=USAGE)
+  parser = Parser("train", ABOUT, options, keeps=False, add_help=False, usage=USAGE)
   option = parser.add_argument
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
@@ -283,7 +283,9 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
   """Raise UserError for an override that has no effect on a single run with this config."""
   for o in overrides:
     if o.is_sweep_override():
-      text = o.input_line.partition("=")[2]
+      text, several = o.input_line.partition("=")[2], o.value()
+      if isinstance(several, ChoiceSweep) and several.simple_form:
+        text = ",".join(str(getattr(each, "text", each)) for each in several.list)
       others = (
         f"{o.get_key_element()}=[...] for a list, or {typed(o.key_or_group, text)} for a text"
       )

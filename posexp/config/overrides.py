@@ -126,6 +126,12 @@ def _read(line: str) -> Override:
   if value[:1] in OPENED and value[-1:] in (",", ":"):
     way_out = quote(f"{key}={value} ...{OPENED[value[0]]}")
     message = f"{brief(line)}: a shell ends a word at a blank: quote the whole option, as {way_out}"
+  elif value[:1] + value[-1:] == "[]":
+    way_out = quote(f'{key}=["a b","c=d"]')
+    message = f"{brief(line)}: cannot be read; quote texts in a list one by one, as in {way_out}"
+  elif key.endswith("/seed"):
+    run = quote(line)
+    message = f"{run} is a run's folder: --again {run} trains it again, posexp.evaluate measures it"
   elif value[:1] == "{":
     message = f"{brief(line)}: cannot be read; write {{name: value}}, names without blanks and ="
   raise UserError(message) from reasons[0]
@@ -276,9 +282,7 @@ def register() -> None:
       del nodes[file]
     for name, plugin in plugins.found(group).items() if row.config else ():
       if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in _taken()):
-        raise UserError(
-          f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
-        )
+        raise plugins.taken(plugin)
       node = row.config(name, plugin.options)
       hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
   folders = plugins.table("config", {}).values()

@@ -59,6 +59,15 @@ def _is_dataclass(value: Any) -> bool:
   return params is not None and params.frozen
 
 
+def _takes_nothing(value: Any) -> bool:
+  """Return whether something can be called without arguments."""
+  try:
+    inspect.signature(value).bind()
+  except TypeError:
+    return False
+  return True
+
+
 NAME = re.compile(r"[\w-]+")  # of what has options, which are typed as NAME.OPTION
 
 
@@ -73,6 +82,7 @@ OPTIONS = Kind(
   _is_dataclass, "no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
 )
 FUNCTION = Kind(callable, "no function")
+COMMAND = Kind(_takes_nothing, "no function without arguments; one reads sys.argv")
 CLASS = Kind(lambda value: isinstance(value, type), "no class")
 ROW = Kind(lambda value: isinstance(value, dict), "no mapping, as are the rows of families.yaml")
 FOLDER = Kind(lambda value: isinstance(value, Path) and value.is_dir(), "no folder beside the file")
@@ -102,7 +112,7 @@ GROUPS = {
   "source": Group("SOURCES", CLASS),
   "launcher": Group("LAUNCHERS", CLASS),
   "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
-  "command": Group("COMMANDS", FUNCTION),
+  "command": Group("COMMANDS", COMMAND),
   "config": Group("CONFIGS", FOLDER),
   "family": Group("FAMILIES", ROW),
 }
@@ -187,7 +197,10 @@ def _add(plugin: Plugin) -> None:
   if (other := _found.get((group, name))) is not None:
     raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
   if not kind.holds(plugin.value):
-    raise UserError(f"{near(plugin.file)}: {name} is {kind.words}")
+    own = type(plugin.value)
+    instance = kind in (OPTIONS, CLASS) and _is_dataclass(own)
+    words = f"an instance: write {own.__name__}, without ()" if instance else kind.words
+    raise UserError(f"{near(plugin.file)}: {name} is {words}")
   if GROUPS[group].config:
     if not isinstance(name, str) or not NAME.fullmatch(name):
       raise UserError(f"{near(plugin.file)}: {name!r} is no name: write letters, digits, _ and -")
@@ -270,10 +283,23 @@ class Table(UserDict):
 
 
 def table(group: str, built_in: Mapping[str, Any]) -> Table:
-  """Return a group's built-in objects and plugins, by name."""
-  own = {entry.name: entry for entry in entries(group)[0]}
-  others = {name: plugin.value for name, plugin in found(group).items()}
-  return Table({**built_in, **own, **others})
+  """Return a group's built-in objects and plugins, by name.
+
+  Raises:
+    UserError: a plugin has the name of a built-in object.
+  """
+  objects = {**built_in, **{entry.name: entry for entry in entries(group)[0]}}
+  for name, plugin in found(group).items():
+    if name in objects:
+      raise taken(plugin)
+    objects[name] = plugin.value
+  return Table(objects)
+
+
+def taken(plugin: Plugin) -> UserError:
+  """Return the error for a plugin whose name is taken."""
+  name = plugin.name
+  return UserError(f"{near(plugin.file)}: the name {name} exists already in posexp; choose another")
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -344,7 +370,7 @@ def _execute(path: Path, source: bytes, name: str) -> ModuleType:
   module.__file__ = str(path)
   try:
     exec(compile(source, str(path), "exec"), module.__dict__)
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     del sys.modules[name]
     line, text = _line(error, path), _said(error)
     if isinstance(error, SyntaxError):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from posexp.config.checks import FLOAT32
 from posexp.data import files
 from posexp.errors import UserError
 
@@ -63,7 +64,10 @@ def _read(
     if number is not None and number not in vectors:
       vectors[number] = _vector(path, place, fields[-width:])
   if not vectors:
-    raise UserError(f"model.vectors={path}: it has none of the {len(words):,} words of the data")
+    raise UserError(
+      f"model.vectors={path}: it has none of the {len(words):,} words of the data; a line is a "
+      "word in small letters and its numbers, with a blank before each"
+    )
   rows = np.array(sorted(vectors))
   values = np.stack([vectors[number] for number in rows])
   digest = hashlib.sha256(rows.astype("<i8").tobytes() + values.tobytes())
@@ -93,6 +97,6 @@ def _vector(path: str, place: str, fields: Sequence[str]) -> np.ndarray:
       values.append(float(field))
     except ValueError:
       values.append(math.nan)
-    if not math.isfinite(values[-1]):
-      raise UserError(f"model.vectors={path}, {place}: {field!r} is no finite number")
+    if not abs(values[-1]) <= FLOAT32:
+      raise UserError(f"model.vectors={path}, {place}: {field!r} is no finite number of 32 bits")
   return np.array(values, np.float32)

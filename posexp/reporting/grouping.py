@@ -61,7 +61,7 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
   """
   if not where:
     return list(runs)
-  found = [(run, flat(run.config) | run.facts | run.settings) for run in runs]
+  found = [(run, flat(run.config) | {"task": run.task} | run.facts | run.settings) for run in runs]
   for typed in where:
     key, equals, value = typed.partition("=")
     if not equals:

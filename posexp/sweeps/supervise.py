@@ -32,6 +32,7 @@ from posexp.sweeps.sweep import (
   FAILED,
   RUNNING,
   STATES,
+  WAITING,
   Member,
   Report,
   Sweep,
@@ -96,6 +97,10 @@ def _reports(
       if used and report and report[1] == DONE and not report[0].finished:
         report = report[0], FAILED, f"{name} says done, and there is no result"
       yield report
+    for member in members:
+      if member.state in (WAITING, RUNNING):
+        lost = FAILED, f"{name} has ended, and does not say what became of it"
+        yield member, *((DONE, "") if member.finished else lost)
 
 
 def train_here(members: Iterable[Member], train: Train, before: Iterator[int]) -> Iterator[Report]:

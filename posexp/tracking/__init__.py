@@ -63,7 +63,7 @@ class Trackers(contextlib.AbstractContextManager):
     try:
       for name, tracker in trackers.items():
         try:
-          opened = tracker.open(run, *about)
+          opened = tracker.open(run, *copy.deepcopy(about))  # which it may change
           self.lines[name] = opened.line  # which what a user's own returns may lack
           self._opened[name] = opened
         except (UserError, OSError):

@@ -81,6 +81,13 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
         f"init={near(path)}: {name} is {there} there and {here} here, and what a run takes from "
         f"another must have the same size{_differing(config, setup.config)}"
       )
+  if not taken:
+    raise UserError(
+      f"init={near(path)}: none of its parameters has the name of one here, as {min(theirs)!r} "
+      f"there and {min(own)!r} here; names must be equal"
+      if theirs
+      else f"init={near(path)}: it has no parameters"
+    )
   new, dropped = sorted(own.keys() - theirs.keys()), sorted(theirs.keys() - own.keys())
   some, every = (sum(own[name].size for name in names) for names in (taken, own))
   taking = f"step {step:,}: {some:,} of {every:,} parameters are taken"

@@ -102,6 +102,8 @@ def run_training(
       if not setup.config.get("trial"):
         raise
       summary = {"diverged": str(error)} | costs.of_run(run.history)  # a result of the trial
+    if summary.keys().isdisjoint({"diverged", *own["headline"]}):
+      log.warning("the task's headline, %s, is among no results", ", ".join(own["headline"]))
     summary |= facts | own | {"ended": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"}
     opened.summarize(summary)
     opened.samples(load_samples(run.output))

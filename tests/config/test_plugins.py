@@ -103,7 +103,7 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
     ("x = 1\ny = z\n", r"mine\.py, line 2: NameError: name 'z' is not defined"),
     ("ENCODINGS = [1]\n", r"mine\.py must end with a table: ENCODINGS = "),
     ("class A:\n  x: int\nENCODINGS = {'a': A}", r"mine\.py: a is no frozen dataclass: "),
-    (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py: a is no frozen dataclass: "),
+    (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py: a is an instance: write A, without \(\)"),
     (f"{CLASS}ENCODINGS = {{'model': A}}", r"mine\.py: the name model exists already in posexp"),
     (f"{CLASS}ENCODINGS = {{'a/b': A}}", r"mine\.py: 'a/b' is no name: write letters"),
     (f"{CLASS}ENCODINGS = {{3: A}}", r"mine\.py: 3 is no name: "),
@@ -236,7 +236,7 @@ def test_a_mistake_in_a_source_of_ones_own_names_its_file(tmp_path, body, messag
     ),
     (
       "train = lambda self, runs, cfg: (each for each in [(runs[0], 'done', '')])",
-      "error: 1 of 2 runs failed",
+      "error: 2 of 2 runs failed",
     ),
   ],
 )
