@@ -2,15 +2,15 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
+import fuzz
 import jax
 import numpy as np
 import order
 import pytest
-from safetensors.numpy import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from small_models import MODELS, byte_level, changed, decoder
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import posexp
 from posexp import evaluate
@@ -18,41 +18,17 @@ from posexp.language import context, generate, score
 from posexp.released.weights import Released
 from posexp.runs.records import read_records
 
-MODELS = Path(__file__).parent / "models"
 TEXT = "the cat sat on the mat and the dog sat by the door of the house where it was cold. "
 TINY = ["train.steps=3", "train.evaluate_every=2", "train.batch_size=4", "wandb.mode=disabled"]
-WORDS = 300  # of which the tokenizers use fewer
-
-
-def widened(folder: Path, name: str, words: int) -> None:
-  """Copies a model, with other words, of which there are so many."""
-  shutil.copytree(MODELS / name, folder)
-  config = json.loads((folder / "config.json").read_text())
-  held, random = load_file(folder / "model.safetensors"), np.random.default_rng(0)
-  for key, each in held.items():
-    if len(each) == config["vocab_size"]:
-      held[key] = random.normal(0, 0.3, (words, *each.shape[1:])).astype("float32")
-  save_file(held, folder / "model.safetensors", {"format": "pt"})
-  (folder / "config.json").write_text(json.dumps(config | {"vocab_size": words}))
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
   """A released decoder with a tokenizer that puts <s> before a text, and a text."""
-  folder = tmp_path_factory.mktemp("llama") / "model"
-  widened(folder, "llama", WORDS)
-  tokenizer = Tokenizer(models.BPE())
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = decoders.ByteLevel()
-  special = ["!", "<s>", "</s>"]
-  alphabet = pre_tokenizers.ByteLevel.alphabet()
-  trainer = trainers.BpeTrainer(
-    vocab_size=290, special_tokens=special[1:], initial_alphabet=alphabet, show_progress=False
-  )
-  tokenizer.train_from_iterator([TEXT], trainer)
+  folder, tokenizer = tmp_path_factory.mktemp("llama") / "model", byte_level(("<s>", "</s>"))
   first = ("<s>", tokenizer.token_to_id("<s>"))
   tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[first])
-  tokenizer.save(str(folder / "tokenizer.json"))
+  decoder(folder, tokenizer, rows=310)
   (folder.parent / "text.txt").write_text(TEXT * 40)
   return folder
 
@@ -122,7 +98,7 @@ def test_training_goes_on_from_its_weights(llama, there, other):
 
 def test_an_encoder_classifies(there):
   folder = there / "bert"
-  widened(folder, "bert", 40)
+  changed(folder, "bert", words=40)
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", *order.COLORS]
   tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
   tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -137,15 +113,12 @@ def test_an_encoder_classifies(there):
   assert all(each.startswith(("transform", "bias")) for each in notes["dropped"])
 
 
-def test_what_cannot_be_opened_is_said_in_one_sentence(llama, there, monkeypatch, capsys):
+def test_what_cannot_be_opened_is_said_in_one_sentence(llama, there):
   shutil.copytree(llama, there / "mute")
   (there / "mute" / "tokenizer.json").unlink()
-  for argv, message in (
-    (["hf:mute", "x"], "no tokenizer.json in it"),
-    ([f"hf:{MODELS / 'bert'}", "x"], "is an encoder, which writes no text"),
-    (["hf:nowhere/at all", "x"], "no such folder, and no name on the hub"),
+  for name, message in (
+    ("hf:mute", "no tokenizer.json in it"),
+    (f"hf:{MODELS / 'bert'}", "is an encoder, which writes no text"),
+    ("hf:nowhere/at all", "no such folder, and no name on the hub"),
   ):
-    monkeypatch.setattr(sys, "argv", ["posexp.generate", *argv])
-    with pytest.raises(SystemExit):
-      generate.main()
-    assert message in capsys.readouterr().err
+    assert message in fuzz.typed("generate", name, "x").refusal

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 from seed import some
+from small_models import MODELS
 from tokenizers import Tokenizer
 
 import posexp
@@ -24,7 +25,6 @@ from posexp.released.export import Exported, Tokens, config_of, export, tokens_o
 from posexp.released.families import FAMILIES
 from posexp.released.weights import Released
 
-MODELS = Path(__file__).parent / "models"
 LLAMA = {"norm_kind": "rms", "feed_forward": "swiglu", "bias": "none", "embed_scale": "none"}
 NOTHING = Tokens(None, {})
 WRITTEN = {name: family.architecture for name, family in FAMILIES.items() if family.architecture}

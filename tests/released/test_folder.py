@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+from small_models import MODELS, changed
 
 import posexp
 from posexp.errors import UserError
@@ -44,14 +45,6 @@ def test_tensors_are_read_when_asked_for(folder):
     np.testing.assert_array_equal(opened.tensor(name), TENSORS[name])
 
 
-@pytest.mark.parametrize(
-  ("name", "said"), [("c", "stored as I8.*before it was quantized"), ("d", "no tensor d.*a, b, c")]
-)
-def test_a_tensor_of_no_use_is_refused(folder, name, said):
-  with pytest.raises(UserError, match=said):
-    open_folder(str(folder)).tensor(name)
-
-
 class Trap:
   def __reduce__(self):
     return exit, ("unpickled",)
@@ -78,23 +71,33 @@ def indexed(weight_map):
   return write
 
 
+def config(text):
+  return lambda folder: (folder / "config.json").write_text(text)
+
+
+def nothing(folder):
+  pass
+
+
 @pytest.mark.parametrize(
-  ("damage", "said"),
+  ("damage", "tensor", "said"),
   [
-    (cut, r"\w+\.safetensors is cut off or damaged \(.*\); copy or download it again"),
-    (pickled, r"a pickle \(pytorch_model.bin\), .* never opened; give them as model.safetensors"),
-    (indexed({"a": "gone.safetensors"}), "gone.safetensors is missing, which .* names"),
-    (indexed({"a": "../a.safetensors"}), "gives no file by tensor"),
-    (indexed(None), "gives no file by tensor"),
-    (lambda folder: (folder / "config.json").unlink(), "no config.json in it; give a folder"),
-    (lambda folder: (folder / "config.json").write_text("{"), "config.json is no JSON"),
-    (lambda folder: (folder / "config.json").write_text("[]"), "config.json holds no JSON object"),
+    (nothing, "c", "stored as I8.*before it was quantized"),
+    (nothing, "d", "no tensor d.*a, b, c"),
+    (cut, "a", r"\w+\.safetensors is cut off or damaged \(.*\); copy or download it again"),
+    (pickled, "a", r"a pickle \(pytorch_model.bin\), .* never opened; give them as model.safete"),
+    (indexed({"a": "gone.safetensors"}), "a", "gone.safetensors is missing, which .* names"),
+    (indexed({"a": "../a.safetensors"}), "a", "gives no file by tensor"),
+    (indexed(None), "a", "gives no file by tensor"),
+    (lambda folder: (folder / "config.json").unlink(), "a", "no config.json in it; give a folder"),
+    (config("{"), "a", "config.json is no JSON"),
+    (config("[]"), "a", "config.json holds no JSON object"),
   ],
 )
-def test_a_damaged_folder_gets_one_sentence(folder, damage, said):
+def test_a_damaged_folder_or_a_tensor_of_no_use_gets_one_sentence(folder, damage, tensor, said):
   damage(folder)
   with pytest.raises(UserError, match=said):
-    open_folder(str(folder))
+    open_folder(str(folder)).tensor(tensor)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +112,6 @@ def test_a_name_without_a_folder_is_explained(tmp_path, monkeypatch, name, said)
   monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
   with pytest.raises(UserError, match=f"^{name}: {said}"):
     open_folder(name)
-
-
-WIDTH, EXPERTS = 32, 2
-CONFIG = {"model_type": "gpt_oss", "vocab_size": 11, "hidden_size": WIDTH}
-CONFIG |= {"intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2}
-CONFIG |= {"num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS}
-CONFIG |= {"num_experts_per_tok": 1, "quantization_config": {"quant_method": "mxfp4"}}
 
 
 def value(code: int) -> float:
@@ -144,40 +140,30 @@ def test_every_byte_is_two_numbers_times_a_power_of_two():
     assert [*pair] == [value(int(code) & 15) * scale, value(int(code) >> 4) * scale]
 
 
-def written(folder, tensors, **config):
-  folder.mkdir()
-  (folder / "config.json").write_text(json.dumps(CONFIG | config))
-  save_file(tensors, folder / "model.safetensors")
-  return f"hf:{folder}"
+WIDE = {12: 32, 10: 32, 20: 64}  # what is packed comes in groups of 32
+CONFIG = {"hidden_size": 32, "intermediate_size": 32}
 
 
 def drawn():
   """Return the tensors of a model with experts of 16 bits, and with packed ones."""
-  draw = np.random.default_rng(0)
-  layer = "model.layers.0."
-  maps = {"q": (8, WIDTH), "k": (4, WIDTH), "v": (4, WIDTH), "o": (WIDTH, 8)}
-  shapes = {f"{layer}self_attn.{each}_proj.weight": shape for each, shape in maps.items()}
-  shapes |= {f"{layer}self_attn.{each}_proj.bias": shape[:1] for each, shape in maps.items()}
-  norms = ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm")
-  shapes |= {f"model.{norm}.weight": (WIDTH,) for norm in norms}
-  shapes |= {f"{each}.weight": (11, WIDTH) for each in ("model.embed_tokens", "lm_head")}
-  shapes |= {f"{layer}mlp.router.weight": (EXPERTS, WIDTH), f"{layer}mlp.router.bias": (EXPERTS,)}
-  shapes |= {f"{layer}self_attn.sinks": (2,)}
-  whole, packed = {}, {}
-  for name, out in (("gate_up_proj", 2 * WIDTH), ("down_proj", WIDTH)):
-    shapes[f"{layer}mlp.experts.{name}_bias"] = EXPERTS, out
-    blocks = draw.integers(0, 256, (EXPERTS, out, 1, 16), dtype=np.uint8)
-    scales = draw.integers(123, 127, (EXPERTS, out, 1), dtype=np.uint8)
-    packed |= {f"{layer}mlp.experts.{name}_blocks": blocks}
-    packed |= {f"{layer}mlp.experts.{name}_scales": scales}
-    whole |= {f"{layer}mlp.experts.{name}": unpacked(blocks, scales).astype(np.float32)}
-  others = {key: draw.normal(0, 0.3, shape).astype(np.float32) for key, shape in shapes.items()}
-  return whole | others, packed | others
+  draw, held = np.random.default_rng(0), load_file(MODELS / "gpt_oss" / "model.safetensors")
+  whole = {key: np.resize(each, [WIDE.get(n, n) for n in each.shape]) for key, each in held.items()}
+  packed = dict(whole)
+  for name in [key for key in whole if key.endswith(("gate_up_proj", "down_proj"))]:
+    experts, width, out = whole[name].shape
+    blocks = draw.integers(0, 256, (experts, out, width // 32, 16), dtype=np.uint8)
+    scales = draw.integers(123, 127, (experts, out, width // 32), dtype=np.uint8)
+    whole[name] = unpacked(blocks, scales).astype(np.float32)
+    packed |= {name: None, f"{name}_blocks": blocks, f"{name}_scales": scales}
+  return whole, packed
 
 
 def test_a_model_with_packed_experts_is_that_of_their_values(tmp_path):
   whole, packed = drawn()
-  names = written(tmp_path / "whole", whole), written(tmp_path / "packed", packed)
+  names = [
+    changed(tmp_path / which, "gpt_oss", CONFIG, **tensors)
+    for which, tensors in (("whole", whole), ("packed", packed))
+  ]
   assert {*open_folder(names[1]).names()} == {*whole}
   one, other = (np.asarray(posexp.load(name)(np.arange(11)[None])) for name in names)
   np.testing.assert_array_equal(one, other)
@@ -186,7 +172,7 @@ def test_a_model_with_packed_experts_is_that_of_their_values(tmp_path):
 @pytest.mark.parametrize(
   ("part", "made", "said"),
   [
-    ("scales", lambda x: x[:1], r"down_proj is \[\], and its config.json asks for \[2, 32, 32\]"),
+    ("scales", lambda x: x[:1], r"down_proj is \[\], and its config.json asks for \[4, 32, 32\]"),
     ("blocks", lambda x: x.astype(np.float32), r"down_proj is \[\], and"),
     ("scales", lambda x: None, "no tensor layers.0.mlp.experts.down_proj in it"),
   ],
@@ -195,6 +181,5 @@ def test_parts_that_do_not_fit_are_refused(part, made, said, tmp_path):
   _, packed = drawn()
   name = f"model.layers.0.mlp.experts.down_proj_{part}"
   packed[name] = made(packed[name])
-  tensors = {key: each for key, each in packed.items() if each is not None}
   with pytest.raises(UserError, match=said):
-    posexp.load(written(tmp_path / "model", tensors))
+    posexp.load(changed(tmp_path, "gpt_oss", CONFIG, **packed))

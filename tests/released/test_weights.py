@@ -2,10 +2,8 @@
 
 import contextlib
 import io
-import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import jax
@@ -14,8 +12,9 @@ import numpy as np
 import pytest
 import released_models
 from flax import nnx
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from seed import some
+from small_models import MODELS, changed
 
 import posexp
 from posexp import inspect
@@ -24,7 +23,6 @@ from posexp.errors import UserError
 from posexp.released.loaded import Loaded
 from posexp.released.weights import Released
 
-MODELS = Path(__file__).parent / "models"
 GUIDE = Path(__file__).parents[2] / "docs" / "own.md"
 LOGITS, GRADIENTS = 1e-5, 2e-5  # of the largest
 
@@ -36,8 +34,8 @@ def off(found, expected, real=None) -> float:
   return np.abs(np.asarray(found) - expected)[keep].max() / np.abs(expected[keep]).max()
 
 
-def compared(folder: Path) -> dict[str, float]:
-  """Return how far a model is from its arrays: logits, loss, gradients; greedy tokens are equal."""
+def check(folder: Path) -> None:
+  """Logits, loss and gradients of a model are its arrays; greedy tokens are equal."""
   expected = dict(np.load(folder / "expected.npz"))
   tokens, mask = expected["tokens"], expected["mask"]
   model = posexp.load(f"hf:{folder}")
@@ -70,7 +68,9 @@ def compared(folder: Path) -> dict[str, float]:
       continue
     difference = np.abs(named[name] - expected[key])
     found[key] = difference.max() / max(np.abs(expected[key]).max(), 1e-3 * scale)
-  return found
+  bounds = {key: GRADIENTS if key.startswith("grad/") else LOGITS for key in found}
+  assert {key: each for key, each in found.items() if not each <= bounds[key]} == {}
+  assert any(key.startswith("grad/") for key in found)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -88,22 +88,7 @@ def phi3(tmp_path_factory):
 
 @pytest.mark.parametrize("name", some(released_models.CASES, 1))
 def test_a_family_computes_what_the_reference_computes(name):
-  found = compared(MODELS / name)
-  bounds = {key: GRADIENTS if key.startswith("grad/") else LOGITS for key in found}
-  assert {key: each for key, each in found.items() if not each <= bounds[key]} == {}
-  assert any(key.startswith("grad/") for key in found)
-
-
-def changed(folder: Path, name: str, config=None, **tensors) -> Path:
-  """Copy a model with other keys of its config, or other tensors (None: without)."""
-  shutil.copytree(MODELS / name, folder)
-  given = json.loads((folder / "config.json").read_text()) | (config or {})
-  (folder / "config.json").write_text(json.dumps(given))
-  if tensors:
-    held = load_file(folder / "model.safetensors") | tensors
-    held = {key: each for key, each in held.items() if each is not None}
-    save_file(held, folder / "model.safetensors", {"format": "pt"})
-  return folder
+  check(MODELS / name)
 
 
 # What positions alone refuse, too, is in test_positions_of_models.py.
@@ -138,23 +123,23 @@ OTHER = {
 def test_what_a_model_does_not_have_is_refused_by_name(what, tmp_path):
   if what in REFUSED:
     *changes, message = REFUSED[what]
-    folder = changed(tmp_path / "model", *changes)
+    model = changed(tmp_path, *changes)
   else:
     tensors, message = OTHER[what]
-    folder = changed(tmp_path / "model", "llama", **tensors)
+    model = changed(tmp_path, "llama", **tensors)
   with pytest.raises(UserError, match=message):
-    posexp.load(f"hf:{folder}")
+    posexp.load(model)
 
 
 def test_other_spellings_are_the_same_model(tmp_path):
   held = load_file(MODELS / "llama" / "model.safetensors")
   bare = {key.removeprefix("model."): each for key, each in held.items()}
-  old = {"rope_parameters": None, "rope_scaling": dict(released_models.LLAMA3), "rope_theta": 100.0}
+  scaling = {key: each for key, each in released_models.LLAMA3.items() if key != "rope_theta"}
+  old = {"rope_parameters": None, "rope_scaling": scaling, "rope_theta": 100.0}
   old |= {"rope_interleaved": False, "is_llama_config": True, "num_beam_groups": 1}  # left over
   gone = dict.fromkeys(key for key in held if key.startswith("model."))
-  folder = changed(tmp_path / "bare", "llama", old, **gone, **bare)
-  del old["rope_scaling"]["rope_theta"]
-  one, other = (Released.open(f"hf:{each}") for each in (MODELS / "llama", folder))
+  other = Released.open(changed(tmp_path, "llama", old, **gone, **bare))
+  one = Released.open(f"hf:{MODELS / 'llama'}")
   assert one.encoding == other.encoding
   assert one.model == other.model
   assert one.files.keys() == other.files.keys()
@@ -162,7 +147,7 @@ def test_other_spellings_are_the_same_model(tmp_path):
 
 def test_the_encoder_of_a_classifier_is_read(tmp_path):
   tensors = {"classifier.weight": np.ones((2, 16), np.float32), "decoder.bias": None}
-  released = Released.open(f"hf:{changed(tmp_path / 'model', 'modernbert', **tensors)}")
+  released = Released.open(changed(tmp_path, "modernbert", **tensors))
   assert released.pieces(released.spec())
   assert not released.spec().head
 
@@ -170,8 +155,8 @@ def test_the_encoder_of_a_classifier_is_read(tmp_path):
 def test_tied_words_count_unless_the_file_has_another_head(tmp_path):
   held = load_file(MODELS / "qwen3" / "model.safetensors")["model.embed_tokens.weight"]
   for tied, head in ((True, held), (False, held + 1)):
-    folder = changed(tmp_path / str(tied), "qwen3", **{"lm_head.weight": head})
-    assert Released.open(f"hf:{folder}").model["tie_embeddings"] is tied
+    model = changed(tmp_path / str(tied), "qwen3", **{"lm_head.weight": head})
+    assert Released.open(model).model["tie_embeddings"] is tied
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gpt_oss", "modernbert", "bert"])
@@ -198,11 +183,11 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
 
 @pytest.mark.parametrize("name", some(["dynamic", "phi3"], 1))
 def test_the_length_that_decides_is_that_of_the_real_tokens_of_a_call(name, tmp_path):
-  folder = MODELS / name
+  called = f"hf:{MODELS / name}"
   if name == "dynamic":
     config = {"rope_parameters": DYNAMIC, "max_position_embeddings": 16}
-    folder = changed(tmp_path / name, "llama", config)
-  model, random = posexp.load(f"hf:{folder}"), np.random.default_rng(0)
+    called = changed(tmp_path, "llama", config)
+  model, random = posexp.load(called), np.random.default_rng(0)
   words = model.model.reader.logits(jnp.zeros((1, 1, model.model.stack.size.d_model))).shape[-1]
   short, long = (random.integers(3, words, (1, length)) for length in (12, 40))
   alone, text, at = model(short), np.pad(short, [(0, 0), (0, 8)]), np.arange(20)[None]
@@ -219,7 +204,7 @@ def test_the_length_that_decides_is_that_of_the_real_tokens_of_a_call(name, tmp_
     np.testing.assert_allclose(found, alone, atol=2e-5)
   if name == "dynamic":  # the base that the formula gives for 40 tokens
     base = 100 * (1 + 2 * (40 - 16) / 16) ** (6 / 4)
-    plain = posexp.load(f"hf:{folder}", "rope.scaling=none", f"rope.base={base!r}")
+    plain = posexp.load(called, "rope.scaling=none", f"rope.base={base!r}")
     np.testing.assert_allclose(model(long), plain(long), atol=2e-5)
 
 
@@ -262,9 +247,7 @@ def test_transformers_itself_computes_the_same(number, tmp_path):
   name, more = LIVE[number]
   case = released_models.CASES[name]
   released_models.make(case._replace(config=case.config | more), tmp_path, seed=number)
-  found = compared(tmp_path)
-  bounds = {key: GRADIENTS if key.startswith("grad/") else LOGITS for key in found}
-  assert {key: each for key, each in found.items() if not each <= bounds[key]} == {}, (name, more)
+  check(tmp_path)
 
 
 RELEASED = (Path(__file__).parents[2] / "docs/released.md").read_text(encoding="utf-8")
