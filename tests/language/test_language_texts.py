@@ -16,7 +16,6 @@ from posexp.analysis import ablation
 from posexp.language import generate, sampling, score, scoring
 from posexp.language.task import LanguageModeling
 from posexp.runs.predictions import load_predictions
-from posexp.training.restore import open_alone
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
 SEGMENT, MEMORY = 8, 12
@@ -89,26 +88,25 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
   assert len(costs.tokens) == summary["test/tokens"] == len(text)
 
 
-def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text):
-  model = scoring.reading(open_alone(trained, "score"), SEGMENT, 0)
-  tokens = np.array(LanguageModeling(train="t.txt").vocabulary(trained).encode(text[:85]))
-  found = scoring.token_losses(model, tokens, SEGMENT)
-  assert found.context.tolist() == [*range(1, 9), *([5, 6, 7, 8] * 22)[: 85 - 8]]
-  first = scoring.token_losses(model, tokens[:SEGMENT], SEGMENT)
-  np.testing.assert_allclose(found.nats[:SEGMENT], first.nats, atol=1e-5)
-
-
-def test_each_token_is_shown_with_what_it_costs(trained, text, say, monkeypatch):
-  given(monkeypatch, text[:80].encode())
-  found, out, err = say(score, trained, "-", "--per-token", "--memory", 5)
+@pytest.mark.parametrize(
+  ("memory", "how", "later"),
+  [(5, "memory of 5, segments of 8", range(6, 14)), (0, "windows of 8, 4 apart", range(5, 9))],
+)
+def test_each_token_is_shown_once_with_what_it_costs(
+  trained, text, say, monkeypatch, memory, how, later
+):
+  given(monkeypatch, text[:85].encode())
+  (costs,), out, err = say(score, trained, "-", "--per-token", "--memory", memory)
   head, *rows = (line.split("\t") for line in out.splitlines())
   assert head == ["nats", "bits", "context", "token"]
-  assert "".join(json.loads(row[3]) for row in rows) == text[:80]
-  assert [int(row[2]) for row in rows[:16]] == [*range(1, 9), *range(6, 14)]
-  (costs,) = found
+  assert "".join(json.loads(row[3]) for row in rows) == text[:85]
+  assert [int(row[2]) for row in rows] == [*range(1, 9), *[*later] * 20][:85]
   assert sum(float(row[0]) for row in rows) == pytest.approx(costs.total, abs=1e-2)
   assert sum(float(row[1]) for row in rows) == pytest.approx(costs.total / math.log(2), abs=1e-2)
-  assert "memory of 5, segments of 8" in err
+  assert how in err
+  given(monkeypatch, text[:SEGMENT].encode())
+  (first,), *_ = say(score, trained, "-", "--memory", memory)
+  np.testing.assert_allclose(costs.nats[:SEGMENT], first.nats, atol=1e-5)
 
 
 def test_parts_of_characters_are_shown_as_bytes():

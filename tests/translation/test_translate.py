@@ -8,13 +8,17 @@ import sys
 
 import finished
 import fuzz
+import numpy as np
 import pytest
+from flax import nnx
 
 from posexp.data.lines import Line
+from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.training.restore import open_alone
 from posexp.translation import command as translate
+from posexp.translation import maps
 from posexp.translation.encoded import EOS
 from posexp.translation.lines import LineTranslator
 from posexp.translation.search import Search
@@ -27,6 +31,11 @@ def run(home):
   """The folder of a finished run alone: its data are not there."""
   finished.translator(home / "alone")
   return home / "alone"
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+  return LineTranslator(open_alone(run, "translate", rows=16), Search(3), 16)
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +139,10 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
   assert answered == [0, 1, 1, 1]
 
 
-def test_a_beam_can_be_asked_for(run, tested, say):
+def test_a_beam_can_be_asked_for(run, translator, tested, say):
   pairs = zip(tested[:20], tested[20:], strict=False)
   texts = [f"{one['source']} {other['source']}" for one, other in pairs]  # beams of which differ
-  opened = open_alone(run, "translate", rows=16)
-  expected = [each.text for each in LineTranslator(opened, Search(3), 16)(texts)]
+  expected = [each.text for each in translator(texts)]
   assert say(run, *texts, "--beam", 3, "--batch", 16) == (expected, [])
 
 
@@ -163,6 +171,54 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   svg = (run / "figures/line-2-cross.svg").read_text(encoding="utf-8")
   for part in ("line 2: red ü", "[EOS]", "token that is written", "layer 0", "head 1"):
     assert part in svg
+
+
+def test_maps_are_of_the_translation_that_was_found(translator):
+  for each in translator(["red blue gray", "gray pink"]):
+    assert not each.cut
+    batch = maps.pair(each.source, each.target)
+    loss = translator.snapshot.program.predict(translator.snapshot.state, batch)[0]["loss"]
+    assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
+    encoder, decoder, cross = maps.of_translation(translator, each)
+    s, t = len(each.source), len(each.target)
+    assert encoder.weights.shape == (1, 2, s, s)
+    assert decoder.weights.shape == (1, 2, t, t)
+    assert cross.weights.shape == (1, 2, t, s)
+    for seen in (encoder, decoder, cross):
+      np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
+      assert seen.weights.min() >= 0
+      assert (len(seen.queries), len(seen.keys)) == seen.weights.shape[2:]
+    assert (np.triu(decoder.weights, 1) == 0).all()
+    assert (decoder.keys[0], cross.keys[-1]) == ("[BOS]", "[EOS]")
+    assert decoder.keys[1:] == decoder.queries[:-1]
+
+
+def test_maps_are_the_weights_of_the_model(translator):
+  """Those of the first layer of the encoder, from its parts."""
+  (each,) = translator(["red blue gray"])
+  seen, *_ = maps.of_translation(translator, each)
+
+  @nnx.jit
+  def weights(model, tokens):
+    block, positions = model.encoder.blocks[0], np.arange(tokens.shape[1])[None]
+    read, k, *_ = block.held(model.encoder.read(tokens, positions, None))
+    everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
+    span = model.encoder.ready(Span(positions, positions, everything))
+    return block.attention.relation.weights(block.attention.queries(read), k, span)[0]
+
+  expected = weights(translator.snapshot.model(), np.array([each.source]))
+  np.testing.assert_allclose(seen.weights[0], expected, atol=1e-5)
+
+
+def test_names_of_tokens_are_no_mathematics(translator):
+  (found,), text = translator(["pink"]), "one [EOS] $5$"
+  # What is written is this text, whatever the model would have said.
+  tokens = [*translator.target.ids([text])[0], EOS]
+  *_, cross = maps.of_translation(translator, found._replace(source=tokens, target=tokens))
+  svg = io.StringIO()
+  maps.drawn(cross, "line 1: a price of $5$").savefig(svg, format="svg")
+  assert "a price of $5$" in svg.getvalue()
+  assert "".join(cross.keys[:-1]) == "␣one␣[EOS]␣$5$"
 
 
 @pytest.mark.parametrize(
