@@ -1,17 +1,16 @@
 """The judge: what it reads, and whether it is right."""
 
-import contextlib
 import json
-import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
+import fuzz
 import numpy as np
 import pytest
 from run_folders import write as write_run
 from scipy import stats
 
 from posexp.errors import UserError
-from posexp.judging import command
 from posexp.judging.files import Columns, side
 from posexp.judging.verdict import judge
 
@@ -19,20 +18,16 @@ NONE = Columns()
 
 
 @pytest.fixture
-def typed(tmp_path, monkeypatch, capsys):
+def typed(tmp_path, monkeypatch):
   """Types a command line in a folder with files; returns what was printed."""
   monkeypatch.chdir(tmp_path)
 
   def run(*argv, **files):
     for name, text in files.items():
-      (tmp_path / name.replace("_", ".")).write_text(text)
-    monkeypatch.setattr(sys, "argv", ["judge", *argv])
-    with contextlib.suppress(SystemExit):
-      command.main()
-    found = capsys.readouterr()
-    return found.out + found.err
+      Path(name.replace("_", ".")).write_text(text)
+    _, out, err = fuzz.typed("judge", *argv)
+    return out + err
 
-  run.folder = tmp_path
   return run
 
 
@@ -142,7 +137,7 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
   assert "a is better than b by 0.2067 loss (less is better; over 3 seeds, 95 % " in " ".join(
     said.split()
   )
-  assert (typed.folder / "f.svg").read_text().count("<path") > 5
+  assert Path("f.svg").read_text().count("<path") > 5
   said = " ".join(typed("b.csv", "a.csv", "--higher").split())
   assert "b is better than a" in said
   more = {"c_csv": "seed,loss\n0,3.12\n1,3.18\n2,3.1\n", "d_csv": "loss\n3.1\n"}
@@ -156,10 +151,10 @@ def test_a_verdict_says_what_is_better_and_what_would_tell(typed):
 def test_a_figure_has_names_as_they_are_in_fonts_that_have_them(typed):
   names = ("x$\\frac$", "方法", "\ue000")
   for name in names:
-    (typed.folder / f"{name}.csv").write_text("seed,loss\n0,1\n1,2\n", encoding="utf-8")
+    Path(f"{name}.csv").write_text("seed,loss\n0,1\n1,2\n", encoding="utf-8")
   argv = ["b.csv", *(f"{name}.csv" for name in names), "--figure"]
   said = typed(*argv, "f.svg", b_csv="seed,loss\n0,1\n1,3\n")
-  drawn = "".join(ElementTree.parse(typed.folder / "f.svg").getroot().itertext())
+  drawn = "".join(ElementTree.parse("f.svg").getroot().itertext())
   assert all(f"{name}, 2 seeds" in drawn for name in names)
   assert "Warning" not in said
 
@@ -198,13 +193,6 @@ def test_a_verdict_says_which_side_is_better_and_whether_that_is_a_guess(
   assert said.count(f"({better} is better") == 2
   note = f"note: more is taken as better, as {name} does not say so; if less is, add --lower"
   assert said.count(note) == 2 * noted
-
-
-def test_scores_of_which_less_and_more_is_better_are_compared_if_told_what_holds(typed):
-  files = {"a_csv": "seed,wer\n0,1\n1,2\n", "b_csv": "seed,quality\n0,1\n1,3\n"}
-  said = typed("b.csv", "a.csv", **files)
-  assert "error: less is better of wer in a, and more of quality in b; name the same colu" in said
-  assert "less is better" in typed("b.csv", "a.csv", "--lower")
 
 
 @pytest.mark.parametrize("column", ["seed", "id"])
@@ -249,17 +237,23 @@ def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(t
   assert [*side(tmp_path / name, NONE).scores.values()] == [0, 1, 2, 3]
 
 
-def test_endings_may_be_capitals_and_lines_of_numbers_blank(typed):
-  files = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
-  said = typed("A.CSV", "B.TXT", "--lower", "--figure", "F.SVG", **files)
-  assert "B and A cannot be told apart" in said
-  assert "<svg" in (typed.folder / "F.SVG").read_text()
+MIXED = {"a_csv": "seed,wer\n0,1\n1,2\n", "b_csv": "seed,quality\n0,1\n1,3\n"}
+OTHER = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
+CAPITALS = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
 
 
-def test_scores_of_other_names_are_compared_with_a_note(typed):
-  files = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
-  said = " ".join(typed("b.csv", "a.csv", **files).split())
-  assert "the score of a is loss, that of b perplexity" in said
+@pytest.mark.parametrize(
+  ("line", "files", "said"),
+  [
+    ("b.csv a.csv", MIXED, "error: less is better of wer in a, and more of quality in b; name the"),
+    ("b.csv a.csv --lower", MIXED, "less is better"),
+    ("b.csv a.csv", OTHER, "the score of a is loss, that of b perplexity"),
+    ("A.CSV B.TXT --lower --figure F.SVG", CAPITALS, "B and A cannot be told apart"),
+  ],
+)
+def test_files_with_other_names_of_scores_and_other_endings_are_compared(typed, line, files, said):
+  assert said in " ".join(typed(*line.split(), **files).split())
+  assert "--figure" not in line or "<svg" in Path("F.SVG").read_text()
 
 
 def test_a_folder_is_called_by_its_whole_name(tmp_path):
@@ -300,7 +294,7 @@ def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
   ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(typed, text, name, said):
-  (typed.folder / name).write_text(text)
+  Path(name).write_text(text)
   good = "id,score\n1,1\n2,0\n" if "id" in text else "seed,score\n0,1\n1,2\n"
   found = typed("good.csv", name, good_csv=good)
   assert found.startswith("posexp: error: ")
