@@ -37,6 +37,14 @@ MISTAKES = [
   ("--CFG job", "--CFG: no such flag; did you mean --cfg?\n"),
   ("wandb=off wandb.mode=offline", "wandb=off: wandb is a section, set its options one by one, as"),
   ("rpr=4", "rpr=4: rpr is a section, set its options one by one; the options of rpr are k, keys"),
+  (
+    "-m hydra/launcher=slurm hydra.launcher.cpus_per_task=1.5",
+    "hydra.launcher.cpus_per_task=1.5: must be an integer or null",
+  ),
+  (
+    "-m hydra/launcher=slurm hydra.launcher.partitoin=gpu",
+    "hydra.launcher.partitoin=gpu: there is no option hydra.launcher.partitoin; did you mean hydra"
+  ),
   ("-m hydra/launcher=slurm hydra.launcher=5", "hydra.launcher=5: hydra.launcher is a section, "),
   (f"encoding={LONG}", f"encoding={BRIEF}: no such encoding (32 are known: python -m posexp.train"),
   (f"rpr.{LONG}=3", f"rpr.{BRIEF[4:]}: there is no such option; --help lists them\n"),

@@ -102,7 +102,7 @@ def clock(cluster, monkeypatch):
   return events
 
 
-SWEEP = ["-m", "hydra/launcher=slurm", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
+SWEEP = ["-m", "hydra/launcher=slurm", "encoding=none,rpr", "rpr.k=2,4", "seeds=3"]
 TWO = ["-m", "hydra/launcher=slurm", "seed=5,6"]
 HELD = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "None")}
 
@@ -113,15 +113,18 @@ def test_a_sweep_has_its_states_and_results(cluster):
   more += ["hydra.launcher.additional_parameters.wckey=a=b"]
   status, out, err = command(*SWEEP, *more)
   assert status == 1
-  names = "encoding=rpr rpr.k=2 seed=1; encoding=rpr rpr.k=4 seed=1"
-  assert err == f"posexp: error: 2 of 6 runs failed: {names}\n"
+  failed = [f"encoding=rpr rpr.k={k} seed={seed}" for k in (2, 4) for seed in (1, 2)]
+  names = "; ".join(["encoding=none rpr.k=2 seed=2", *failed])
+  assert err == f"posexp: error: 5 of 9 runs failed: {names}\n"
   assert out.count("failed: ValueError: a first line; its traceback is in runs/mr/rpr/") == 2
-  assert "\nsubmitted 6 as job 7\n" in out
-  assert out.count(": the same run as job") == 2
+  assert out.count("failed: it cannot be\n") == 3
+  assert out.count(": done, test accuracy 50.00\n") == 4
+  assert "\nsubmitted 9 as job 7\n" in out
+  assert out.count(": the same run as job") == 3
   assert "\nmr: test accuracy by encoding, rpr.k\n" in out
   ((flags, script),) = cluster.submissions
   assert set(flags) > {
-    "--parsable", "--job-name=posexp", "--time=60", "--signal=USR2@120", "--array=0-5%256",
+    "--parsable", "--job-name=posexp", "--time=60", "--signal=USR2@120", "--array=0-8%256",
     "--cpus-per-task=2", "--nodes=1", "--ntasks-per-node=1", "--mem=1536M", "--requeue",
     "--open-mode=append", "--partition=gpu", "--reservation=mine", "--x-y", "--wckey=a=b",
     "--nice=0",
@@ -148,7 +151,14 @@ def test_a_sweep_that_ends_by_itself_submits_a_round_at_a_time(cluster, monkeypa
 
 
 def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
-  cluster.held = True
+  cluster.held, submit = True, cluster.sbatch
+
+  def killed(*flags, **given):
+    submit(*flags, **given)
+    raise KeyboardInterrupt
+
+  cluster.sbatch = killed
+  assert command(*TWO).status == 130
   status, out, err = command(*TWO)
   assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
   assert "\nthe jobs go on; the same command shows them again, `scancel 7` ends them\n" in out
@@ -206,18 +216,11 @@ def test_a_job_that_took_too_much_memory_says_so(cluster, clock, by):
 
 
 @pytest.mark.slow
-def test_more_runs_than_an_array_holds_are_several_arrays(cluster):
-  cluster.largest = 3
-  status, out, _ = command(*SWEEP[:2], "encoding=none", "seed=5,6,7,8,9,10,11")
-  arrays = [flag for flags, _ in cluster.submissions for flag in flags if "--array" in flag]
-  assert arrays == ["--array=0-2%85", "--array=0-2%85", "--array=0-0%85"]
-  assert (status, out.count("submitted ")) == (0, 3)
-  assert "job 7/7: done, test accuracy 50.00" in out
-
-
-@pytest.mark.slow
-def test_arrays_that_slurm_took_before_it_refused_one_are_found_again(cluster, clock):
-  cluster.largest, cluster.held, submit = 1, True, cluster.sbatch
+def test_more_runs_than_an_array_holds_are_several_arrays_of_which_some_may_be_refused(
+  cluster, clock
+):
+  cluster.largest, cluster.held, submit = 3, True, cluster.sbatch
+  argv = [*SWEEP[:2], "encoding=none", "seed=5,6,7,8,9,10,11"]
 
   def second_is_refused(*flags, **given):
     if cluster.submissions:
@@ -225,14 +228,18 @@ def test_arrays_that_slurm_took_before_it_refused_one_are_found_again(cluster, c
     submit(*flags, **given)
 
   cluster.sbatch = second_is_refused
-  status, _, err = command(*TWO)
+  status, _, err = command(*argv)
   assert (status, len(cluster.submissions)) == (2, 1)
   assert err == (
     "posexp: error: Slurm takes no jobs: QOSMaxSubmitJobPerUserLimit; those before go on, and the "
     "same command submits the others once there is room\n"
   )
-  cluster.sbatch = submit
-  assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
+  cluster.sbatch, cluster.held = submit, False
+  status, out, _ = command(*argv)  # the first three still wait
+  arrays = [flag for flags, _ in cluster.submissions for flag in flags if "--array" in flag]
+  assert arrays == ["--array=0-2%85", "--array=0-1%128", "--array=0-1%128"]
+  assert (status, out.count("submitted "), out.count(": done, test accuracy 50.00")) == (130, 2, 4)
+  assert "job 7/7: done" in out
 
 
 def test_a_cluster_that_does_not_answer_ends_nothing_and_gets_no_second_job(cluster, clock):
@@ -250,25 +257,6 @@ def test_a_cluster_that_does_not_answer_ends_nothing_and_gets_no_second_job(clus
   status, _, err = command(*TWO)
   assert (status, len(cluster.submissions)) == (2, 1)
   assert err == "posexp: error: Unable to contact slurm controller\n"
-
-
-def test_a_command_that_was_killed_while_it_submitted_leaves_jobs_that_are_found(cluster, clock):
-  cluster.held = True
-  submit = cluster.sbatch
-
-  def killed(*flags, **given):
-    submit(*flags, **given)
-    raise KeyboardInterrupt
-
-  cluster.sbatch = killed
-  assert command(*TWO).status == 130
-  assert (command(*TWO).status, len(cluster.submissions)) == (130, 1)
-
-
-def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
-  _, out, _ = command("-m", "hydra/launcher=slurm", "seed=2,1")
-  assert "\njob 1/2: failed: it cannot be\n" in out
-  assert "\njob 2/2: done, test accuracy 50.00\n" in out
 
 
 @pytest.mark.parametrize(
@@ -289,20 +277,6 @@ def test_a_job_whose_time_is_up_is_queued_again(cluster, clock, monkeypatch, tur
   status, out, _ = command(*TWO[:2], "seed=3", "rerun=true", "hydra.launcher.max_num_timeout=5")
   assert status == (1 if why else 130)
   assert re.search(f"failed: its time is up, and it is not queued again .*{why}", out) or not why
-
-
-@pytest.mark.parametrize(
-  ("typed", "message"),
-  [
-    ("cpus_per_task=1.5", "hydra.launcher.cpus_per_task=1.5: must be an integer or null"),
-    ("partitoin=gpu", "did you mean hydra.launcher.partition?"),
-  ],
-)
-def test_a_wrong_option_is_a_sentence_before_anything_is_submitted(cluster, typed, message):
-  status, out, err = command(*SWEEP[:2], f"hydra.launcher.{typed}")
-  assert (status, out, cluster.submissions) == (2, "", [])
-  assert message in err
-  assert err.count("\n") == 1
 
 
 def test_what_slurm_refuses_is_a_sentence_and_leaves_no_job(cluster):
