@@ -1,17 +1,14 @@
 """Parsing as a task: what is measured and written, and sentences parsed by a trained run."""
 
-import io
 import itertools
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import fuzz
 import numpy as np
 import pytest
 from order import MODEL, command, only
 
-from posexp.errors import UserError
-from posexp.parsing import command as parse
 from posexp.parsing import figures, grammar, sources, trees
 from posexp.parsing.sources import Grammar
 from posexp.runs import read_run
@@ -115,27 +112,20 @@ def trained(home):
   return only("runs")
 
 
-def typed(capsys, *argv):
-  capsys.readouterr()
-  parse.parse(parse.arguments(list(map(str, argv))))
-  return capsys.readouterr()
-
-
-def test_sentences_are_parsed_as_in_the_test(trained, capsys, monkeypatch):
+def test_sentences_are_parsed_as_in_the_test(trained):
   rows = load_predictions(trained, "test")
   text = "".join(
     " ".join(f"{word}/{tag}" for word, tag in zip(tree.words, tree.tags, strict=True)) + "\n"
     for tree in itertools.islice(trees.read([str(trained / "predictions/test.gold.mrg")]), 5)
   )
-  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"\n{text}".encode())))
-  found = typed(capsys, trained, "--batch", 2)
+  found = fuzz.typed("parse", trained, "--batch", 2, given=f"\n{text}".encode())
   assert found.out.split("\n") == ["", *(row["parse"] for row in rows[:5]), ""]
   assert found.err == ""
 
 
-def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, tmp_path):
+def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, tmp_path):
   file = tmp_path / "tree.svg"
-  found = typed(capsys, trained, "Ann slept (", "--svg", file)
+  found = fuzz.typed("parse", trained, "Ann slept (", "--svg", file)
   ((_, tree),) = trees.parsed("", found.out)
   assert tree.words == ("Ann", "slept", "-LRB-")
   assert tree.tags[:2] == ("NNP", "VBD")
@@ -163,9 +153,10 @@ def test_words_are_drawn_as_they_are():
     (["--batch", "0"], "--batch must be at least 1"),
   ],
 )
-def test_mistakes_are_one_sentence(trained, capsys, argv, message):
-  with pytest.raises(UserError, match=message):
-    typed(capsys, trained, *argv)
+def test_mistakes_are_one_sentence(trained, argv, message):
+  status, _, err = fuzz.typed("parse", trained, *argv)
+  assert (status, err.count("\n")) == (2, 1)
+  assert message in err
 
 
 def test_a_run_learns_and_is_opened_again_with_its_data(trained):

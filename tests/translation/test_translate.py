@@ -45,35 +45,17 @@ def tested(run):
   return [json.loads(row) for row in text.splitlines()]
 
 
-class Input(io.TextIOWrapper):
-  """Standard input with some lines, from a terminal or not."""
-
-  def __init__(self, lines, terminal=False):
-    super().__init__(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
-    self.isatty = lambda: terminal
-
-
-def typed(*argv):
-  translate.translate(translate.arguments(list(map(str, argv))))
-
-
-@pytest.fixture
-def say(capsys):
+def say(*argv, given=b""):
   """Types a command, and returns the lines of standard output and those of standard error."""
-
-  def say(*argv):
-    capsys.readouterr()
-    typed(*argv)
-    out, err = capsys.readouterr()
-    assert not out or out.endswith("\n")
-    return out.split("\n")[:-1], err.splitlines()
-
-  return say
+  status, out, err = fuzz.typed("translate", *argv, given=given)
+  assert status == 0
+  assert not out or out.endswith("\n")
+  return out.split("\n")[:-1], err.splitlines()
 
 
-def test_it_says_what_the_run_said_of_its_test_split(run, tested, say, monkeypatch):
-  monkeypatch.setattr(sys, "stdin", Input([row["source"] for row in tested]))
-  out, err = say(run, "--scores")
+def test_it_says_what_the_run_said_of_its_test_split(run, tested):
+  given = "".join(f"{row['source']}\n" for row in tested)
+  out, err = say(run, "--scores", given=given.encode())
   scores, said = zip(*(line.split("\t") for line in out), strict=True)
   assert list(said) == [" ".join(row["hypothesis"].split()) for row in tested]
   assert list(map(float, scores)) == pytest.approx([row["score"] for row in tested], abs=1e-3)
@@ -81,72 +63,49 @@ def test_it_says_what_the_run_said_of_its_test_split(run, tested, say, monkeypat
   assert err == []
 
 
-def test_lines_come_in_any_of_the_ways_and_leave_in_order(run, tested, say, monkeypatch):
+def test_lines_come_in_any_of_the_ways_and_leave_in_order(run, tested):
   lines = [row["source"] for row in tested[:5]]
   lines[2:2] = ["", "  "]
   expected, _ = say(run, *lines)
   assert expected[2:4] == ["", ""]
   assert all(expected[:2] + expected[4:])
-  monkeypatch.setattr(sys, "stdin", Input(lines))
-  assert say(run)[0] == expected
-  ends = Input([])
-  ends.buffer.write(("\ufeff" + "\r\n".join(lines)).encode())
-  ends.buffer.seek(0)
-  monkeypatch.setattr(sys, "stdin", ends)
-  assert say(run)[0] == expected
+  assert say(run, given="\n".join([*lines, ""]).encode())[0] == expected
+  assert say(run, given=("\ufeff" + "\r\n".join(lines)).encode())[0] == expected
   scored, _ = say(run, *lines, "--scores")
   assert scored[2:4] == ["\t", "\t"]
-
-
-def test_nothing_in_is_nothing_out(run, say, monkeypatch):
-  monkeypatch.setattr(sys, "stdin", Input([]))
   assert say(run) == ([], [])
   assert say(run, "", " ") == (["", ""], [])
 
 
-def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
-  """What was printed is flushed before more is read, of an input that has no end."""
+@pytest.mark.parametrize(("terminal", "count"), [(False, 4), (True, 1)])
+def test_lines_are_answered_before_more_are_read(run, monkeypatch, capsys, terminal, count):
+  """A window at a time, or one by one where they are typed, of an input that has no end."""
   monkeypatch.setattr("posexp.data.lines.WINDOW", 2)
-  before, read = [], []
+  monkeypatch.setattr(sys, "stdin", io.StringIO())
+  sys.stdin.isatty = lambda: terminal
+  answered = []
 
   def endless():
-    for number in itertools.count(1):
-      if number % 4 == 1:
-        before.append(len(capsys.readouterr().out.splitlines()))
-      if number > 12:
+    for number in itertools.count():
+      answered.append(len(capsys.readouterr().out.splitlines()))
+      if number == 12:
         raise UserError("enough")
-      read.append(number)
-      yield Line(f"text {number}", "red blue")
+      yield Line(f"text {number}", "red blue" if number % 3 else "")
 
   monkeypatch.setattr("posexp.data.lines.given_lines", lambda _: endless())
   with pytest.raises(UserError, match="enough"):
-    typed(run, "--batch", "2")
-  assert before == [0, 4, 4, 4]
+    translate.translate(translate.arguments([str(run), "--batch", "2"]))
+  assert answered == [0, *([0] * (count - 1) + [count]) * (12 // count)]
 
 
-def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
-  answered = []
-
-  def lines():
-    for text in ["red", "", "blue"]:
-      answered.append(len(capsys.readouterr().out.splitlines()))
-      yield Line("text", text)
-    answered.append(len(capsys.readouterr().out.splitlines()))
-
-  monkeypatch.setattr(sys, "stdin", Input([], terminal=True))
-  monkeypatch.setattr("posexp.data.lines.given_lines", lambda _: lines())
-  typed(run)
-  assert answered == [0, 1, 1, 1]
-
-
-def test_a_beam_can_be_asked_for(run, translator, tested, say):
+def test_a_beam_can_be_asked_for(run, translator, tested):
   pairs = zip(tested[:20], tested[20:], strict=False)
   texts = [f"{one['source']} {other['source']}" for one, other in pairs]  # beams of which differ
   expected = [each.text for each in translator(texts)]
   assert say(run, *texts, "--beam", 3, "--batch", 16) == (expected, [])
 
 
-def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
+def test_a_long_line_is_translated_up_to_what_the_model_reads(run):
   most, long = read_run(run).config["task"]["max_length"], " ".join(["red"] * 40)
   (whole, short, _), err = say(run, long, "red", long + " blue", "--batch", 2)
   opened = open_alone(run, "translate", rows=2)
@@ -157,7 +116,7 @@ def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   assert err == [f"note: 2 lines cut to {most} tokens, which is as much as the model reads"]
 
 
-def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
+def test_maps_are_drawn_of_the_first_lines(run, monkeypatch):
   monkeypatch.setattr(translate, "MAPS", 1)
   texts = ["", "red ü", *["blue pink"] * 5]
   shutil.rmtree(run / "figures", ignore_errors=True)
@@ -241,5 +200,5 @@ def test_mistakes_are_one_sentence(run, argv, message):
 def test_a_folder_that_cannot_translate_is_one_sentence(run, tmp_path):
   folder = shutil.copytree(run, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints")
-  with pytest.raises(UserError, match="run has no checkpoint: what it had is lost; put it back"):
-    typed(folder, "one")
+  refusal = fuzz.typed("translate", folder, "one").refusal
+  assert "run has no checkpoint: what it had is lost; put it back" in refusal
