@@ -21,29 +21,28 @@ def read(config):
 
 
 @contextlib.contextmanager
-def begun():
-  """A run that is trained anew, as TensorBoard gets it."""
-  trackers = {"tensorboard": TensorBoard()}
-  with RunWriter(folder(CONFIG), CONFIG) as run, Trackers(trackers, run, CONFIG, FACTS) as each:
-    yield each
-
-
-def train(steps, rows=(), config=CONFIG):
+def begun(config=CONFIG):
+  """A run that goes on from step 20, and its trackers, of which TensorBoard is the one."""
+  pytest.importorskip("tensorboardX", reason="of an extra")
   with RunWriter(folder(config), config) as run:
     run.rewind(20)
     with Trackers({"tensorboard": TensorBoard()}, run, config, FACTS) as opened:
-      for step in steps:
-        row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
-        run.log(step, row)
-        opened.log(step, row)
-      best = {"step": 20, "validation/accuracy": 0.2, "time/seconds": 20.0}  # an earlier step
-      opened.summarize({**best, "test/accuracy": 0.5, "headline": {}, **FACTS})
-      opened.samples({"samples": rows})
+      yield run, opened
+
+
+def train(steps, rows=(), config=CONFIG):
+  with begun(config) as (run, opened):
+    for step in steps:
+      row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
+      run.log(step, row)
+      opened.log(step, row)
+    best = {"step": 20, "validation/accuracy": 0.2, "time/seconds": 20.0}  # an earlier step
+    opened.summarize({**best, "test/accuracy": 0.5, "headline": {}, **FACTS})
+    opened.samples({"samples": rows})
   return opened.lines["tensorboard"]
 
 
 def test_tensorboard_reads_every_step_of_a_resumed_run_once(apart):
-  pytest.importorskip("tensorboardX", reason="of an extra")
   train([10, 20, 30])
   line = train([30, 40], [{"source": "one", "hypothesis": "eins"}])
   assert line == f"tensorboard --logdir {folder(CONFIG)}/tensorboard"
@@ -67,7 +66,6 @@ def test_tensorboard_reads_every_step_of_a_resumed_run_once(apart):
 
 
 def test_tensorboard_tells_runs_apart_by_options_that_not_all_have(apart):
-  pytest.importorskip("tensorboardX", reason="of an extra")
   other = {**{key: value for key, value in CONFIG.items() if key != "rpr"}, "encoding": "none"}
   for config in (other, CONFIG):
     train([10], config=config)
@@ -82,7 +80,7 @@ def test_a_full_disk_costs_tensorboard_alone(apart, monkeypatch, caplog):
   pytest.importorskip("tensorboardX", reason="of an extra")
   full = io.BufferedWriter(io.FileIO("/dev/full", "w"))
   monkeypatch.setattr("tensorboardX.record_writer.open_file", lambda _: full)
-  with begun() as run:
+  with begun() as (_, run):
     for step in (1, 2):
       run.log(step, {f"train/{number}": 1.0 for number in range(300)})
   assert [record.getMessage() for record in caplog.records] == [
@@ -91,8 +89,7 @@ def test_a_full_disk_costs_tensorboard_alone(apart, monkeypatch, caplog):
 
 
 def test_a_diverged_trial_is_summarized(apart, caplog):
-  pytest.importorskip("tensorboardX", reason="of an extra")
-  with begun() as run:
+  with begun() as (_, run):
     run.log(1, {"train/loss": 1.0})
     run.summarize({"diverged": "the loss is not finite at step 3", "time/seconds": 1.0})
   assert not caplog.records

@@ -17,6 +17,8 @@ from posexp.data.tokenizer import PAD
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
+from posexp.encodings.rngs import Rngs
+from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.translation.decoding import BLOCK, ROOM, largest, searcher
 from posexp.translation.encoded import BOS, EOS
@@ -231,6 +233,22 @@ def test_it_stops_when_all_is_done():
   sooner = model.search(GREEDY, {**batch, "weight": np.where(last, 0, 1).astype(np.float32)})
   assert sooner["steps"] == found["length"][~last].max()
   assert (sooner["tokens"][~last] == found["tokens"][~last]).all()
+
+
+@pytest.mark.slow
+def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
+  def hidden(slots, width, length):
+    size, positions = Size(**SIZE), Positions("randomized", 40)
+    model = TranslatorSpec(VOCAB, VOCAB, RPR(k=8), size, positions, slots).build(rngs())
+    real = np.tile(np.arange(width) < length, (ROWS, 1))
+    target = np.where(real, np.resize(np.arange(1, VOCAB), width), PAD)
+    program = nnx.jit(lambda model, pair: model.hidden(pair, rngs=Rngs(positions=1, dropout=2)))
+    return program(model, {**some_batch(), "target": target, "mask": real})[:, :3]
+
+  short = hidden(12, 4, 4)
+  for width, length in ((6, 4), (6, 6), (16, 4)):
+    np.testing.assert_allclose(hidden(12, width, length), short, atol=2e-5)
+  assert not np.allclose(hidden(None, 6, 6), short, atol=1e-3)
 
 
 SHARDED = """
