@@ -17,12 +17,13 @@ from posexp.analysis import probe
 from posexp.encodings import all_encodings
 from posexp.encodings.rngs import Rngs
 from posexp.models.size import Size
+from posexp.parsing import chart
 from posexp.parsing.encoded import UNKNOWN
 from posexp.parsing.model import Parser, ParserSpec, uniform
 
 SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
 SPEC = ParserSpec(20, 4, all_encodings()["sinusoidal"](), SIZE, hidden=6)
-LENGTHS = (4, 1, 3)
+LENGTHS = (5, 1, 3)
 LONGEST = max(LENGTHS)
 UNSEEN = -1  # the label of a gold phrase that training has not met
 
@@ -35,7 +36,7 @@ def build(spec: ParserSpec) -> Parser:
 def batch() -> dict[str, np.ndarray]:
   mask = np.arange(LONGEST + 2) < np.array(LENGTHS)[:, None] + 2
   gold = np.zeros((3, LONGEST, LONGEST), np.int16)
-  gold[0, 0, 3], gold[0, 1, 2], gold[0, 2, 2], gold[0, 1, 3] = 1, 2, 3, UNSEEN
+  gold[0, 0, 4], gold[0, 1, 2], gold[0, 2, 2], gold[0, 1, 3] = 1, 2, 3, UNSEEN
   gold[1, 0, 0], gold[2, 0, 2], gold[2, 0, 0] = 2, 3, 1
   tokens = np.random.default_rng(0).integers(4, 20, (*mask.shape, 2)) * mask[..., None]
   given = {"tokens": tokens, "mask": mask, "rare": np.zeros(mask.shape, np.float32)}
@@ -115,10 +116,32 @@ def test_it_predicts_the_best_tree_with_its_best_labels(parser, predict, batch):
   for n, row, scores in zip(LENGTHS, range(3), np.array(every(parser, batch)), strict=True):
     scores[0, n, 0] = -np.inf  # the whole sentence has a label
     best = max(trees(0, n), key=lambda tree: sum(scores[span].max() for span in tree))
+    in_order = sorted(best, key=lambda span: (span[0], -span[1]))
+    assert spans[row, : 2 * n - 1].tolist() == [
+      [*span, int(scores[span].argmax())] for span in in_order
+    ]
     assert not spans[row, 2 * n - 1 :].any()
-    assert {tuple(each) for each in spans[row, : 2 * n - 1].tolist()} == {
-      (*span, int(scores[span].argmax())) for span in best
-    }
+
+
+def test_trees_that_are_equally_good_are_one_tree():
+  spans = chart.best_trees(jnp.zeros((5, 1, 5)), jnp.array([5]))[0]
+  assert {tuple(span) for span in spans.tolist()} in trees(0, 5)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_charts_are_made_of_the_difference_of_every_two_fenceposts(size):
+  draw = np.random.default_rng(0)
+  posts, square = draw.normal(size=(2, size + 1, 3)), draw.integers(0, 9, (2, size, size))
+
+  def cubed(difference, said):
+    return (difference**3).sum(-1) + said
+
+  found = chart.of_differences(cubed, jnp.array(posts, jnp.float32), jnp.array(square))
+  for row in range(2):
+    for i in range(size):
+      for j in range(i + 1, size + 1):
+        expected = ((posts[row, j] - posts[row, i]) ** 3).sum() + square[row, i, j - 1]
+        assert found[j - i - 1, row, i] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_loss_is_the_mean_over_sentences_that_count(predict, loss, batch):
