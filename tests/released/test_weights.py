@@ -170,7 +170,7 @@ def test_joining_gives_back_the_bytes_of_the_file(name):
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
 
 
-@pytest.mark.parametrize("name", some(["dynamic", "phi3", "gemma2"], 2))
+@pytest.mark.parametrize("name", ["gemma2", *some(["dynamic", "phi3"], 1)])
 def test_padding_packing_and_other_calls_change_nothing(name, tmp_path):
   called = f"hf:{MODELS / name}"
   if name == "dynamic":
