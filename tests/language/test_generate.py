@@ -102,16 +102,6 @@ def test_what_fits_in_a_segment_is_drawn_by_one_program_alike(name):
   np.testing.assert_array_equal(go_on(*weights, other)[1:], expected[1:])
 
 
-@pytest.mark.parametrize("name", some(MODELS, 1))
-def test_each_sample_is_a_function_of_the_seed_and_its_number(name):
-  _, parts = built(*MODELS[name], name == "same length")
-  two, _ = drawn(parts, [1], 12, rows=2)
-  one, _ = drawn(parts, [1], 12)
-  np.testing.assert_array_equal(two[:1], one)
-  other, _ = drawn(parts, [1], 12, seed=1)
-  assert (other != one).any()
-
-
 LOGITS = np.log([[0.4, 0.05, 0.3, 0.05, 0.2]]).astype(np.float32)
 
 

@@ -10,7 +10,7 @@ from definitions import likeliest
 
 from posexp.data.splits import EVALUATED
 from posexp.errors import UserError
-from posexp.parsing import brackets, grammar, trees
+from posexp.parsing import grammar, trees
 from posexp.parsing.encoded import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
 from posexp.parsing.sources import Craft, Files
 from posexp.parsing.trees import Tree
@@ -191,14 +191,3 @@ def test_the_best_tree_is_as_probable_as_any(see_words, see_tags):
     _, score = grammar.best(tree, see_words=see_words, see_tags=see_tags)
     wanted = likeliest(rules, word, grammar.START, len(tree.words))
     assert math.isclose(score, wanted, rel_tol=1e-9)
-
-
-def test_the_grammar_itself_does_not_find_all_trees_again():
-  def f1(parse):
-    return brackets.scores(brackets.counts(DRAWN[:80], map(parse, DRAWN[:80])))["f1"]
-
-  branching = brackets.Branching.of(DRAWN)
-  best = f1(lambda tree: grammar.best(tree, see_words=True, see_tags=True)[0])
-  of_tags = f1(lambda tree: grammar.best(tree, see_words=False, see_tags=True)[0])
-  assert f1(branching) < 0.4 < of_tags < best < 0.99
-  assert of_tags > 0.8
