@@ -59,20 +59,17 @@ def trained(home, text):
 
 
 @pytest.fixture
-def say(capsys):
-  """Types a command, and returns what it prints."""
+def say(capsys, monkeypatch):
+  """Types a command with some standard input, and returns what it found and what it prints."""
 
-  def say(module, *argv):
+  def say(module, *argv, given=""):
     capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
     found = work(module, *argv)
     out, err = capsys.readouterr()
     return found, out, err
 
   return say
-
-
-def given(monkeypatch, data):
-  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text, say):
@@ -92,11 +89,9 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
   ("memory", "how", "later"),
   [(5, "memory of 5, segments of 8", range(6, 14)), (0, "windows of 8, 4 apart", range(5, 9))],
 )
-def test_each_token_is_shown_once_with_what_it_costs(
-  trained, text, say, monkeypatch, memory, how, later
-):
-  given(monkeypatch, text[:85].encode())
-  (costs,), out, err = say(score, trained, "-", "--per-token", "--memory", memory)
+def test_each_token_is_shown_once_with_what_it_costs(trained, text, say, memory, how, later):
+  typed = (score, trained, "-", "--per-token", "--memory", memory)
+  (costs,), out, err = say(*typed, given=text[:85])
   head, *rows = (line.split("\t") for line in out.splitlines())
   assert head == ["nats", "bits", "context", "token"]
   assert "".join(json.loads(row[3]) for row in rows) == text[:85]
@@ -104,8 +99,7 @@ def test_each_token_is_shown_once_with_what_it_costs(
   assert sum(float(row[0]) for row in rows) == pytest.approx(costs.total, abs=1e-2)
   assert sum(float(row[1]) for row in rows) == pytest.approx(costs.total / math.log(2), abs=1e-2)
   assert how in err
-  given(monkeypatch, text[:SEGMENT].encode())
-  (first,), *_ = say(score, trained, "-", "--memory", memory)
+  (first,), *_ = say(*typed, given=text[:SEGMENT])
   np.testing.assert_allclose(costs.nats[:SEGMENT], first.nats, atol=1e-5)
 
 
@@ -120,13 +114,12 @@ def test_parts_of_characters_are_shown_as_bytes():
   assert shown == [r'"\\xc3"', r'"\\xa9"', r'"\n"', r'"\\xe2"', r'"\\x80"', r'"\\xae"']
 
 
-def test_a_text_goes_on_from_its_prompt(trained, say, monkeypatch):
+def test_a_text_goes_on_from_its_prompt(trained, say):
   _, out, err = say(generate, trained, "the cat", "--tokens", 12)
   assert (out[:7], len(out), out[-1], err) == ("the cat", 7 + 12 + 1, "\n", "")
   assert say(generate, trained, "the cat", "--tokens", 12)[1] == out
   assert say(generate, trained, "the cat", "--tokens", 12, "--seed", 1)[1] != out
-  given(monkeypatch, b"the cat\r\n")
-  assert say(generate, "--tokens", 12, trained)[1] == out
+  assert say(generate, "--tokens", 12, trained, given="the cat\r\n")[1] == out
   greedy = [
     say(generate, trained, "", "--tokens", 9, *options)[1]
     for options in (["--temperature", 0], ["--top-k", 1, "--seed", 7], ["--top-p", 1e-6])
