@@ -66,10 +66,6 @@ def trained(runs):
   return open_trained(runs["transformer_xl"])
 
 
-def without_memory(trained):
-  return with_options(trained, {"model.memory": 0})
-
-
 def stream(trained):
   return trained.data.streams["test"]
 
@@ -87,22 +83,16 @@ def by_hand(trained, start, end):
   return -logits[np.arange(end - start), tokens[1:]]
 
 
-def test_a_context_is_exact(trained):
-  plain = without_memory(trained)
-  place = windows.drawn(stream(trained), 20, 10)
-  for length in (1, 20):
-    found = windows.losses(plain.snapshot, stream(plain), place, length, longest=20)
-    wanted = [by_hand(plain, at - length, at)[-1] for at in place.tolist()]
-    np.testing.assert_allclose(found[:, 0], wanted, atol=2e-6)
-
-
-def test_a_memory_as_long_as_the_context_sees_what_one_window_sees(trained):
+@pytest.mark.parametrize(
+  ("memory", "lengths", "scored", "atol"), [(0, (1, 20), 1, 2e-6), (32, (13, 20), 3, 5e-5)]
+)
+def test_a_context_is_exact_in_one_window_and_with_a_memory(trained, memory, lengths, scored, atol):
   place = windows.drawn(stream(trained), 30, 10)
-  plain, long = without_memory(trained), with_options(trained, {"model.memory": 32})
-  for length in (T, 13):
-    found = windows.losses(long.snapshot, stream(long), place, length, scored=3, longest=30)
-    wanted = [by_hand(plain, at - length, at)[-3:] for at in place.tolist()]
-    np.testing.assert_allclose(found, wanted, atol=5e-5)
+  plain, given = (with_options(trained, {"model.memory": size}) for size in (0, memory))
+  for length in lengths:
+    found = windows.losses(given.snapshot, stream(given), place, length, scored=scored, longest=20)
+    wanted = [by_hand(plain, at - length, at)[-scored:] for at in place.tolist()]
+    np.testing.assert_allclose(found, wanted, atol=atol)
 
 
 def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
@@ -115,7 +105,7 @@ def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
 
 
 def test_rows_of_targets_have_nearly_their_context(trained):
-  plain = without_memory(trained)
+  plain = with_options(trained, {"model.memory": 0})
   given = plain.snapshot, stream(plain), plain.data.vocabulary.bytes_of
   found = windows.by_context(*given, [20, 32], 40, windows.ROW)
   assert len(found.place) == len({*found.place}) == 48  # whole rows of 16
