@@ -93,13 +93,16 @@ def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_a_resumed_run_is_one_run_with_every_row_once(stub):
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_a_resumed_run_is_one_run_with_every_row_once(stub, mode):
   with pytest.raises(SystemExit):
     train([10, 20, 30], error=SystemExit(143))
   # Stopped at 30, with a checkpoint at 20: step 30 is done again.
   with RunWriter(folder(CONFIG), CONFIG) as run:
     run.rewind(20)
-  train([30, 40])
+  line = train([30, 40], mode=mode)
+  if mode == "offline":  # what the server has is not sent twice
+    send(line)
   [logged] = stub.training
   assert steps_of(logged) == [10, 20, 30, 40]
   assert logged.exit_code == 0
@@ -148,13 +151,6 @@ def test_a_run_that_was_killed_is_whole(stub):
     logged = list(stub.training)[seed]
     assert steps_of(logged) == [10, 20, 30]
   assert len(list(stub.training)) == len(modes)
-
-
-def test_what_the_server_has_is_not_sent_twice(stub):
-  train([10, 20], mode="online")
-  send(train([30], mode="offline"))
-  [logged] = stub.training
-  assert steps_of(logged) == [10, 20, 30]
 
 
 @pytest.mark.slow
