@@ -1,8 +1,12 @@
 """`posexp.check` finds planted mistakes, and says in which smallest case."""
 
+import dataclasses
 import functools
 import sys
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from seed import some
 
@@ -11,120 +15,72 @@ from posexp.analysis import conformance, properties
 from posexp.analysis.conformance import PROPERTIES, compilation
 from posexp.analysis.properties import Case
 from posexp.config import plugins
-from posexp.encodings import ENCODINGS, Relation, all_encodings
+from posexp.encodings import ENCODINGS, Columns, Encoding, Relation
+from posexp.encodings.columns import sums_between
 from posexp.errors import UserError
 from posexp.models import transformer
 
-MISTAKES = """\
-import dataclasses
 
-import jax
-import jax.numpy as jnp
+def planted(columns=None, terms=("content",), **changes):
+  """An encoding whose relation changes what these methods of a plain one return."""
 
-from posexp.encodings import Columns, Encoding, Relation
-from posexp.encodings.columns import sums_between
+  def changed(name, change):
+    return lambda self, q, k, span: change(getattr(Relation, name)(self, q, k, span), q, k, span)
 
+  methods = {name: changed(name, change) for name, change in changes.items()}
 
-class Late(Relation):
-  "Counts queries from the first key on, also where a cache holds keys before them."
-
-  def score(self, q, k, span):
-    offset = jnp.arange(k.shape[1]) - jnp.arange(q.shape[1])[:, None]
-    return super().score(q, k, span) - 0.1 * jnp.abs(offset)
-
-
-class Leaky(Relation):
-  "Divides distances by the number of keys, padding included."
-
-  def score(self, q, k, span):
-    distance = jnp.abs(span.offset)[:, None] / k.shape[1]
-    return super().score(q, k, span) - distance
-
-
-class Cut(Relation):
-  "Takes no gradient through what a query does to distances."
-
-  def score(self, q, k, span):
-    scale = jax.lax.stop_gradient(q.mean(-1)).swapaxes(1, 2)[..., None]
-    return super().score(q, k, span) - scale * jnp.abs(span.offset)[:, None]
-
-
-class Gated(Relation):
-  "Sums what keys carry."
-
-  def score(self, q, k, span):
-    return super().score(q, k, span) + sums_between(span.key_columns, span)
-
-
-class Crowd(Relation):
-  "Scales logits by the number of rows."
-
-  def score(self, q, k, span):
-    return super().score(q, k, span) * jnp.log(1.0 + q.shape[0])
-
-
-class Grace(Relation):
-  "Counts distances from 9 on alone, which is no mistake."
-
-  terms = ("content", "far")
-
-  def score(self, q, k, span):
-    far = jnp.maximum(jnp.abs(span.offset)[:, None] - 8, 0)
-    return super().score(q, k, span) - span.keep("far") * 0.1 * far
-
-
-class Double(Relation):
-  "Weighs twice."
-
-  def weights(self, q, k, span):
-    return 2 * super().weights(q, k, span)
-
-
-class Smeared(Relation):
-  "Gives a query the distances of the one before, by a shift that XLA compiles wrongly on a CPU."
-
-  def score(self, q, k, span):
-    rows = -0.1 * jnp.abs(span.offset[0])
-    return super().score(q, k, span) + rows.at[1:].set(rows[:-1])[None, None]
-
-
-class Misspelled(Relation):
-  "Has a method that nothing calls."
-
-  def scores(self, q, k, span):
-    return super().score(q, k, span) - 0.1 * jnp.abs(span.offset)[:, None]
-
-
-def off_by_one(x):
-  "Takes the gate of the key before."
-  return jnp.roll(x[..., :2], 1, axis=1)
-
-
-def made(relation, columns=None):
   @dataclasses.dataclass(frozen=True)
-  class Made(Encoding):
+  class Planted(Encoding):
     def relation(self, num_heads, head_dim, *, causal, rngs):
-      return relation()
+      return type("Changed", (Relation,), methods | {"terms": terms})()
 
     def columns(self, features, num_heads, head_dim, *, causal, rngs):
       return Columns(columns)
 
-  return Made
+  return Planted
 
 
-ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
-ENCODINGS |= {"crowd": made(Crowd), "grace": made(Grace)}
-ENCODINGS |= {"smear": made(Smeared), "gate": made(Gated, off_by_one)}
-ENCODINGS |= {"misspelled": made(Misspelled)}
-"""
+def far(span):
+  return 0.1 * jnp.abs(span.offset)[:, None]
+
+
+def late(x, q, k, span):
+  """Counts queries from the first key on, also where a cache holds keys before them."""
+  return x - 0.1 * jnp.abs(jnp.arange(k.shape[1]) - jnp.arange(q.shape[1])[:, None])
+
+
+def cut(x, q, k, span):
+  """Takes no gradient through what a query does to distances."""
+  return x - 10 * jax.lax.stop_gradient(q.mean(-1)).swapaxes(1, 2)[..., None] * far(span)
+
+
+def smeared(x, q, k, span):
+  """Gives a query the distances of the one before, by a shift that a CPU's XLA compiles wrongly."""
+  rows = -0.1 * jnp.abs(span.offset[0])
+  return x + rows.at[1:].set(rows[:-1])[None, None]
+
+
+def gated(x, q, k, span):
+  return x + sums_between(span.key_columns, span)
+
+
+PLANTED = {
+  "late": planted(score=late),
+  # By the number of keys, padding included; by that of rows.
+  "leaky": planted(score=lambda x, q, k, span: x - 10 * far(span) / k.shape[1]),
+  "crowd": planted(score=lambda x, q, k, span: x * jnp.log(1.0 + q.shape[0])),
+  "cut": planted(score=cut),
+  "double": planted(weights=lambda x, q, k, span: 2 * x),
+  "gate": planted(lambda x: jnp.roll(x[..., :2], 1, axis=1), score=gated),  # of the key before
+  "smear": planted(score=smeared),
+}
 
 
 @pytest.fixture(autouse=True)
-def planted(tmp_path, monkeypatch):
-  """In a folder with the file of the mistakes."""
+def outside(tmp_path, monkeypatch):
+  """In an empty folder."""
   monkeypatch.setattr(plugins, "_found", {})
   monkeypatch.chdir(tmp_path)
-  (tmp_path / "wrong.py").write_text(MISTAKES)
 
 
 @pytest.mark.parametrize(
@@ -146,26 +102,43 @@ def planted(tmp_path, monkeypatch):
   ],
 )
 def test_a_planted_mistake_is_found(name, finds, passes):
-  plugins.load(["wrong.py"])
-  case = Case(all_encodings()[name](), causal=True, length=3, layers=2, heads=2)
+  case = Case(PLANTED[name](), causal=True, length=3, layers=2, heads=2)
   assert next(finds(case), None) is not None
   assert list(passes(case)) == []
 
 
+MISSPELLED = """\
+import posexp
+
+
+class Forgetful(posexp.Encoding):
+  def relations(self, *sizes, **options):
+    return posexp.Relation()
+
+
+ENCODINGS = {"forgetful": Forgetful}
+"""
+
+
 def test_a_misspelled_method_is_named_and_has_no_effect(caplog):
-  plugins.load(["wrong.py"])
+  Path("mine.py").write_text(MISSPELLED)
+  plugins.load(["mine.py"])
   assert [each.getMessage() for each in caplog.records] == [
-    "wrong.py: Misspelled.scores is nothing that posexp calls; did you mean score? "
+    "mine.py: Forgetful.relations is nothing that posexp calls; did you mean relation? "
     "A method of your own may begin with _"
   ]
-  case = Case(all_encodings()["misspelled"](), causal=True, length=3, layers=2, heads=2)
-  assert [*conformance.effect(case)]
-  assert not [*properties.terms(case)]
+  own = plugins.found("encoding")["forgetful"].value()
+  sizes = {"causal": True, "length": 3, "layers": 2, "heads": 2}
+  assert [*conformance.effect(Case(own, **sizes))]
+  assert not [*conformance.effect(Case(PLANTED["late"](), **sizes))]
 
 
 def test_a_term_that_acts_on_far_keys_alone_is_no_mistake():
-  plugins.load(["wrong.py"])
-  assert [*properties.terms(Case(all_encodings()["grace"](), causal=True))] == []
+  def grace(x, q, k, span):
+    return x - span.keep("far") * jnp.maximum(far(span) - 0.8, 0)
+
+  encoding = planted(terms=("content", "far"), score=grace)()
+  assert [*properties.terms(Case(encoding, causal=True))] == []
 
 
 def wider(span, kind, *places, limited=transformer.limited, **options):
@@ -201,6 +174,7 @@ def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):
   asked = (properties.padding, properties.cached_decoding)
   some = tuple(each for each in PROPERTIES if each.check in asked)
   monkeypatch.setattr(conformance, "PROPERTIES", some)
+  Path("wrong.py").write_text("from test_check import PLANTED as ENCODINGS\n")
   # What is shrunk has the shapes of the tests above, which are compiled.
   monkeypatch.setattr(conformance, "Case", functools.partial(Case, length=3, layers=2, heads=2))
   assert not check.check(["encoding=late", "plugins=wrong.py"])
