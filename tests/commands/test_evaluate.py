@@ -1,7 +1,6 @@
 """A trained run measured again: with everything on, and without terms in layers and heads."""
 
 import json
-import random
 import re
 import shutil
 
@@ -13,39 +12,21 @@ from order import compilations
 
 from posexp import evaluate
 from posexp.analysis.ablation import ratio
-from posexp.config import resolve
-from posexp.config.command_line import compose
 from posexp.errors import UserError
 from posexp.report import arguments as report_arguments
 from posexp.report import report
 from posexp.runs.records import read_records
-from posexp.train import train
 from posexp.training.restore import open_trained, with_options
-
-WORDS = ["good", "bad", "film", "plot", "very", "not", "really", "a", "the", "it", "was"]
-OPTIONS = ["task=text_classification", "task.min_count=1", "wandb.mode=disabled"]
-OPTIONS += ["model.d_model=16", "model.num_heads=2", "model.d_ff=16", "model.dropout=0"]
-OPTIONS += ["train.batch_size=16", "train.steps=30", "train.evaluate_every=30", "train.warmup=5"]
-OPTIONS += ["train.learning_rate=0.02"]
-
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-  """The folder of a run of `split` on texts whose class is that of their first word."""
-  folder = tmp_path_factory.mktemp("run")
-  draw = random.Random(0)
-  with (folder / "train.jsonl").open("w") as file:
-    for label in ["good", "bad"] * 60:
-      text = " ".join([label, *draw.choices(WORDS, k=draw.choice([2, 5]))])
-      file.write(json.dumps({"text": text, "label": label}) + "\n")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    options = [*OPTIONS, f"task.train={folder / 'train.jsonl'}", f"runs={folder / 'runs'}"]
-    train(resolve(compose(["encoding=split", *options])))
-    yield next((folder / "runs").glob("*/split/*/seed=0"))
+def run(home):
+  """The folder of a run of `split`."""
+  options = [*order.SHORT, "train.learning_rate=0.02", "encoding=split", "model.num_layers=2"]
+  assert order.command(*order.write(home), *options).status == 0
+  return home / order.only("runs")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +92,8 @@ def test_that_a_run_has_not_finished_is_said(run, tmp_path, capsys):
   stopped = tmp_path / run.parent.name / run.name
   shutil.copytree(run, stopped, ignore=shutil.ignore_patterns("summary.json"))
   typed(stopped)
-  said = "has not finished: this is its best checkpoint so far, of step 30"
+  step = json.loads((run / "summary.json").read_text())["step"]
+  said = f"has not finished: this is its best checkpoint so far, of step {step}\n"
   assert said in capsys.readouterr().err
 
 
