@@ -15,49 +15,54 @@ from states import CONFIG, SCORE, make_state, python, save
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder, read_run, read_summary
 
-
-def with_task(**options):
-  return {**CONFIG, "task": {**CONFIG["task"], **options}}
-
-
 # Identity
 
 
-def with_train(**options):
-  return {**CONFIG, "train": {**CONFIG["train"], **options}}
+def having(**sections):
+  """CONFIG, with other options in some of its sections, or another encoding."""
+  made = {**CONFIG, **sections}
+  for name, section in sections.items():
+    if isinstance(section, dict):
+      made[name] = CONFIG.get(name, {}) | section
+  return made
 
 
-@pytest.mark.parametrize(
-  "same",
-  [
-    {**CONFIG, "seed": 7, "runs": "/elsewhere", "rerun": True, "wandb": {"mode": "online"}},
-    dict(reversed(CONFIG.items())),
-    with_train(accumulate=1, shard="none"),
-    with_train(shard="parameters"),
-    with_train(clip=1),  # which is 1.0
-  ],
-)
-def test_what_changes_no_result_does_not_change_the_digest(same):
-  assert digest(same) == digest(CONFIG)
-  assert len(digest(CONFIG)) == 12
+JOINT, MOVED = {"joint": True}, {"train": "/data/a.csv", "test": "/data/b.csv"}
+COMPLEX = {"encoding": "complex"}
+DIGESTS = [  # two configs, the digest of the data, and whether their runs are the same
+  ({"seed": 7, "runs": "/elsewhere", "rerun": True, "wandb": {"mode": "online"}}, {}, "", True),
+  ({"train": {"accumulate": 1, "shard": "none"}}, {"train": {"shard": "parameters"}}, "", True),
+  ({"train": {"clip": 1}}, {}, "", True),  # which is 1.0
+  ({"encoding": "none"}, {}, "", False),
+  ({"rpr": {"k": 5}}, {}, "", False),
+  ({"rpr": {"keys": False}}, {}, "", False),
+  ({"rpr": {"k": True}}, {}, "", False),
+  ({"train": {"learning_rate": 2e-3}}, {}, "", False),
+  ({"train": {"clip": None}}, {}, "", False),
+  ({"train": {"accumulate": 2}}, {}, "", False),  # other units are dropped
+  ({"task": {"tokenizer": "bpe"}}, {}, "", False),  # all but translators have always had it
+  ({"task": JOINT | {"tokenizer": "bpe"}}, {"task": JOINT}, "", True),
+  ({"task": JOINT | {"tokenizer": "char"}}, {"task": JOINT}, "", False),
+  ({"task": MOVED}, {}, "", False),
+  ({"task": MOVED}, {}, "abc", True),
+  ({"task": {"train": 64}}, {"task": {"train": 256}}, "abc", False),  # which are no paths
+  # New options at their neutral values change nothing.
+  (COMPLEX | {"complex": {"wrap": None, "distances": "none"}}, COMPLEX | {"complex": {}}, "", True),
+  *(
+    (COMPLEX | {"complex": {"wrap": 8}}, COMPLEX | before, "", False)
+    for before in ({}, {"complex": {}}, {"complex": None})
+  ),
+]
 
 
-@pytest.mark.parametrize(
-  "other",
-  [
-    {**CONFIG, "encoding": "none"},
-    {**CONFIG, "rpr": {"k": 5, "keys": True}},
-    {**CONFIG, "rpr": {"k": 4, "keys": False}},
-    {**CONFIG, "rpr": {"k": True, "keys": True}},
-    with_train(learning_rate=2e-3),
-    with_train(clip=None),
-    with_train(accumulate=2),  # other units are dropped
-    with_task(tokenizer="bpe"),  # all but translators have always had it
-    with_task(train="/data/a.csv"),
-  ],
-)
-def test_what_changes_results_changes_the_digest(other):
-  assert digest(other) != digest(CONFIG)
+@pytest.mark.parametrize(("one", "other", "data", "same"), DIGESTS)
+def test_a_digest_is_of_what_changes_results(one, other, data, same):
+  found = digest(having(**one), data or None)
+  assert (found == digest(having(**other), data or None)) is same
+  assert digest(dict(reversed(having(**one).items())), data or None) == found
+  assert found != digest(having(**one), "of other data")
+  path = folder(having(**one) | {"seed": 3, "runs": "runs"}, data or None)
+  assert path.parts == ("runs", "own", having(**one)["encoding"], found, "seed=3")
 
 
 @pytest.mark.parametrize(
@@ -79,38 +84,6 @@ def test_another_rule_of_weight_decay_is_another_run_where_it_changes_one(encodi
   assert (digest_of() != digest_of(decayed="matrices")) is other
   none = [digest_of(weight_decay=0.0, decayed=rule) for rule in ("kernels", "matrices")]
   assert none[0] == none[1]
-
-
-def test_a_number_is_no_path_of_data_that_a_digest_replaces():
-  few, many, moved = (
-    digest({"task": {"kind": "own", "train": each}}, "of the data") for each in (64, 256, "a.csv")
-  )
-  assert few != many
-  assert moved == digest({"task": {"kind": "own", "train": "b.csv"}}, "of the data")
-
-
-def test_a_translator_without_the_option_of_a_tokenizer_has_the_digest_of_a_bpe():
-  joint = digest(with_task(joint=True))
-  assert digest(with_task(joint=True, tokenizer="bpe")) == joint
-  assert digest(with_task(joint=True, tokenizer="char")) != joint
-
-
-def test_moved_data_is_the_same_run():
-  moved = with_task(train="/data/a.csv", test="/data/b.csv")
-  assert digest(moved, "abc") == digest(CONFIG, "abc") != digest(CONFIG, "abd")
-
-
-def test_new_options_at_their_neutral_values_change_nothing():
-  for section in ({}, {"complex": {}}, {"complex": None}):
-    config = {**CONFIG, "encoding": "complex", **section}
-    options = {"wrap": None, "distances": "none"}
-    assert digest({**config, "complex": options}) == digest({**config, "complex": {}})
-    assert digest({**config, "complex": options | {"wrap": 8}}) != digest(config)
-
-
-def test_the_folder_is_the_identity():
-  path = folder({**CONFIG, "seed": 3}, "abc")
-  assert path.parts == ("runs", "own", "rpr", digest(CONFIG, "abc"), "seed=3")
 
 
 # The folder
@@ -147,7 +120,7 @@ def test_a_folder_of_another_config_is_refused(tmp_path, change):
     pass
   with pytest.raises(UserError, match="holds a run of another config"):
     RunWriter(tmp_path, {**CONFIG, **change}).__enter__()
-  with RunWriter(tmp_path, with_task(train="/moved/a.csv")):
+  with RunWriter(tmp_path, having(task={"train": "/moved/a.csv"})):
     pass
 
 

@@ -61,38 +61,29 @@ def test_options_that_are_traced_are_not_those_of_the_checkpoint():
   assert other.snapshot.program.carry(3).documents.shape == (3, 6)
 
 
-def differ(name, one, other):
+TABLES = "blocks/0/attention/relation/tables"
+
+
+@pytest.mark.parametrize(
+  ("name", "one", "other", "differs"),
+  [
+    ("rope", {}, {"scaling": "ntk", "factor": 4.0, "map": "rerope", "map_window": 4}, None),
+    ("rope", {}, {"base": 500.0, "share": 0.5, "layout": "half"}, None),
+    ("transformer_xl", {}, {"clamp": 3, "base": 100.0}, None),
+    ("rpr", {"k": 4}, {"k": 2, "table": 4, "beyond": "zero"}, None),
+    ("sinusoidal", {"at": "attention"}, {"at": "attention", "base": 100.0, "layout": "half"}, None),
+    ("alibi", {"learned": True}, {"learned": True, "two_sided": "direction"}, None),
+    ("t5", {}, {"max_distance": 64}, None),
+    ("kerple", {}, {"kind": "power"}, None),
+    ("complex", {}, {"score": "modulus"}, None),
+    ("rpr", {}, {"k": 4}, (f"{TABLES}/keys", "[33, 8]", "[9, 8]")),
+    ("rpr", {}, {"values": False}, (f"{TABLES}/values", "[33, 8]", "missing")),
+    ("learned", {}, {"length": 64}, ("embed/vector/rows", "[512, 16]", "[64, 16]")),
+    ("alibi", {}, {"learned": True}, ("shared/slopes", "missing", "[2]")),
+  ],
+)
+def test_an_option_fits_a_checkpoint_unless_a_parameter_knows_it(name, one, other, differs):
   encodings = (ENCODINGS[name](**options) for options in (one, other))
-  return difference(*(shapes(LanguageModelSpec(11, encoding, SIZE)) for encoding in encodings))
-
-
-@pytest.mark.parametrize(
-  ("name", "one", "other"),
-  [
-    ("rope", {}, {"scaling": "ntk", "factor": 4.0, "map": "rerope", "map_window": 4}),
-    ("rope", {}, {"base": 500.0, "share": 0.5, "layout": "half"}),
-    ("transformer_xl", {}, {"clamp": 3, "base": 100.0}),
-    ("rpr", {"k": 4}, {"k": 2, "table": 4, "beyond": "zero"}),
-    ("sinusoidal", {"at": "attention"}, {"at": "attention", "base": 100.0, "layout": "half"}),
-    ("alibi", {"learned": True}, {"learned": True, "two_sided": "direction"}),
-    ("t5", {}, {"max_distance": 64}),
-    ("kerple", {}, {"kind": "power"}),
-    ("complex", {}, {"score": "modulus"}),
-  ],
-)
-def test_options_that_no_parameter_knows(name, one, other):
-  assert differ(name, one, other) is None
-
-
-@pytest.mark.parametrize(
-  ("name", "other", "path", "there", "here"),
-  [
-    ("rpr", {"k": 4}, "blocks/0/attention/relation/tables/keys", "[33, 8]", "[9, 8]"),
-    ("rpr", {"values": False}, "blocks/0/attention/relation/tables/values", "[33, 8]", "missing"),
-    ("learned", {"length": 64}, "embed/vector/rows", "[512, 16]", "[64, 16]"),
-    ("alibi", {"learned": True}, "shared/slopes", "missing", "[2]"),
-  ],
-)
-def test_options_that_parameters_know(name, other, path, there, here):
-  said = f"stack/{path} is {there} in the checkpoint and {here} in the model"
-  assert differ(name, {}, other) == said
+  found = difference(*(shapes(LanguageModelSpec(11, encoding, SIZE)) for encoding in encodings))
+  said = differs and "stack/{} is {} in the checkpoint and {} in the model".format(*differs)
+  assert found == said
