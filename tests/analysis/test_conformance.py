@@ -57,67 +57,51 @@ SHARED = ("share", "table", "clamp")
 OWN_STEPS = [
   case for case in OTHERS if case.id.startswith(INPUTS) or any(s in case.id for s in SHARED)
 ]
-ASKED = {
+ASKED = {  # the others of DEFAULTS
+  **dict.fromkeys((properties.shift, conformance.weights, conformance.columns), CASES),
   properties.padding: DEFAULTS + OWN_WEIGHTS,
   properties.memory: DEFAULTS + OWN_MEMORY,
-  properties.batch_mates: DEFAULTS,
   properties.cached_decoding: DEFAULTS + OWN_STEPS,
-  properties.cross_attention: DEFAULTS,
-  properties.explicit_positions: DEFAULTS,
-  properties.spans: DEFAULTS,
-  properties.bfloat16: DEFAULTS,
   properties.long_texts: [case for case in DEFAULTS if case.id == "transformer_xl"],
   properties.gradients: SOME,
-  properties.same_start: DEFAULTS,
-  conformance.effect: DEFAULTS,
   properties.terms: SOME,
-  far_positions: DEFAULTS,
-  compilation: DEFAULTS,
 }
 # These are drawn for all that is not cheap, since properties share what is compiled. Where others
 # are: each way to enter attention over a source; relations that do not have all their formula
 # compared, with few queries and with gaps, by tests/oracle.py.
 DRAWN = drawn(OWN_FORMS, 2) + drawn(REST, 1)
 LIGHT = drawn(("rpr", "fox", "dape", "cope"), 1)  # for what is compiled in many ways
-FEW = {
-  properties.padding: DRAWN,
+FEW = {  # the others of DRAWN
   properties.batch_mates: LIGHT,
-  properties.cached_decoding: DRAWN,
-  properties.memory: DRAWN,
   properties.explicit_positions: DRAWN[:2],
-  properties.same_start: DRAWN,
-  conformance.effect: LIGHT,
   properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 1),
   properties.long_texts: (),  # of which tests/models/test_long_attention.py draws
   properties.spans: drawn(("transformer_xl", "rpr", "complex", "split"), 1),
   properties.bfloat16: DRAWN[:1],
   properties.gradients: ("rpr",),
-  conformance.weights: DRAWN,
-  conformance.columns: DRAWN,
-  properties.shift: DRAWN,
+  properties.terms: ("rpr", "split"),
+  conformance.effect: LIGHT,
   far_positions: ("xpos",),
   compilation: LIGHT,
 }
-BOTH = {properties.batch_mates, properties.explicit_positions}
-ONCE = {*ASKED} - BOTH  # of one side alone
+ALIKE_ON_BOTH = {properties.shift, conformance.weights, conformance.columns}
+BOTH = {properties.batch_mates, properties.explicit_positions, *ALIKE_ON_BOTH}
 
 
 def listed():
   """Every property with every encoding that is asked for it, of decoders and of encoders."""
   for each in conformance.PROPERTIES:
-    for param in ASKED.get(each.check, CASES):
+    for param in ASKED.get(each.check, DEFAULTS):
       (encoding,) = param.values
       near = each.declared == "relative" and encoding in BLIND | NEAR
       sides = (each._replace(declared="") if near else each).sides(encoding)
       sides = [causal for causal in sides[::-1] if UNDEFINED.get(encoding) is not causal]
-      once = each.check in ONCE or param not in DEFAULTS
+      once = each.check not in BOTH or param not in DEFAULTS
       for turn, causal in enumerate(sides[:1] if once else sides):
         side = "causal" if causal else "encoder"
-        quick = param in DEFAULTS and param.id in FEW.get(each.check, ENCODINGS)
         # In a decoder, which cannot look at padding, other rows have less to change. Positions that
         # are given enter words on both sides alike, and `shift` asks attention for them on both.
-        alike = {properties.shift, conformance.weights, conformance.columns}
-        quick &= not (turn and each.check in BOTH | alike)
+        quick = not turn and param in DEFAULTS and param.id in FEW.get(each.check, DRAWN)
         marks = [] if quick else [pytest.mark.slow]
         name = f"{each.name}-{side}-{param.id}"
         yield pytest.param(each.check, case_of(encoding, causal), id=name, marks=marks)
