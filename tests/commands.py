@@ -49,10 +49,6 @@ class Command:
     files = self.runs.glob(f"*/*/*/seed={seed}/metrics.jsonl")
     return sum(file.read_bytes().count(b"\n") for file in files)
 
-  def saving(self):
-    """Whether a checkpoint is being written."""
-    return any(self.runs.glob("*/*/*/*/checkpoints/*tmp*"))
-
   def end(self, number=None):
     """Sends a signal, and returns the exit status, stdout and stderr."""
     if number is not None:

@@ -109,7 +109,7 @@ def pytest_collection_finish():
 
 # Files that take longest come first, so that no process is left with one of them at the end.
 LONGEST = ("leaderboard", "train", "own", "conformance", "commands", "tuning", "parents", "order")
-LONGEST += ("loop", "workers", "damage", "context", "translation", "checkpoints", "translate")
+LONGEST += ("workers", "damage", "context", "translation", "checkpoints", "translate")
 
 
 def pytest_collection_modifyitems(items):

@@ -128,6 +128,17 @@ def test_a_process_whose_partners_never_come_says_so_and_ends(rank, other):
   assert "Check failure stack trace" not in err
 
 
+@pytest.mark.slow
+def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
+  busy = "import time, concurrent.futures as futures\n"
+  busy += "futures.ThreadPoolExecutor().submit(time.sleep, 400)"
+  command = Command(home, "mistaken", *RUN, "train.average=99", before=busy)
+  status, _, err = command.end()
+  said = [line for line in err.splitlines() if not line.endswith(" ...")]  # of a busy machine
+  assert (status, len(said)) == (2, 1)
+  assert said[0].startswith("posexp: error: train.average=99: of 60 steps the run is evaluated 6 ")
+
+
 def environments(count):
   """What tells each of some processes which of them it is."""
   with socket.socket() as free:

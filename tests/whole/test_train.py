@@ -1,6 +1,9 @@
 """The whole command, in this process: what it learns, repeats, compiles and measures."""
 
+import io
 import json
+import re
+import signal
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +14,7 @@ import order
 import pytest
 from order import command, compilations, interrupted, only, result, summaries
 
-from posexp.runs import read_run
+from posexp.runs import RunWriter, read_run
 from posexp.training import step
 from posexp.training.restore import open_trained
 
@@ -68,17 +71,38 @@ def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep, whole, options
   assert not counts
 
 
-def test_a_run_goes_on_without_compiling_anything(options, whole):
+def test_a_run_that_is_stopped_goes_on_without_compiling_anything(options, whole, monkeypatch):
   argv = [*options, *RPR, "runs=interrupted"]
   with interrupted(at=25):
     status, _, err = command(*argv)
   assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
-  with compilations() as counts:
+  log = RunWriter.log
+
+  def stop(self, step, row):
+    log(self, step, row)
+    if step == 35:
+      signal.raise_signal(signal.SIGTERM)
+
+  monkeypatch.setattr(io, "StringIO", type("Terminal", (io.StringIO,), {"isatty": lambda _: True}))
+  with compilations() as counts, mock.patch.object(RunWriter, "log", stop):
+    status, out, err = command(*argv)
+  assert status == 143
+  assert re.search(r"\r *\d+%\|.*\d+/60 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", err)
+  assert err.endswith("posexp: interrupted; the same command goes on from here\n")
+  assert "\r" not in out
+  assert "going on from step 20\n" in out
+  (stopped,) = re.findall(r"^stopped at step (\d+) of 60, which is saved$", out, re.M)
+  last = read_run(only("interrupted")).history[-1]
+  assert last["step"] == int(stopped)
+  with compilations() as more:
     status, out, _ = command(*argv)
   assert status == 0
-  assert "going on from step 20\n" in out
-  assert not counts
+  assert f"going on from step {stopped}\n" in out
+  assert not counts + more
   assert result(only("interrupted")) == result(whole["rpr"])
+  rows = read_run(only("interrupted")).history
+  assert last in rows
+  assert rows[-1]["time/cpu_seconds"] > last["time/cpu_seconds"]  # of all sessions
 
 
 def test_a_loss_that_is_not_a_number_stops_a_run_and_costs_nothing_saved(
