@@ -5,10 +5,9 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
-from order import SHORT, command, compilations, only, write
+from order import compilations
 
 import posexp
-from posexp.runs import read_run
 from posexp.training import costs
 from posexp.training.optimizer import Rate
 from posexp.training.step import Step
@@ -161,13 +160,3 @@ def test_a_step_may_be_compiled_before_there_is_a_state():
   assert counts["update"] == 2
   with pytest.raises(ValueError, match="no step on 3 tokens"):
     step(state, batches[1], key)
-
-
-@pytest.mark.slow
-def test_a_run_and_its_summary_tell_their_costs(home):
-  options = [*write(home), *SHORT, "encoding=none", "train.log_every=2", "train.evaluate_every=12"]
-  assert command(*options).status == 0
-  run = read_run(only("runs"))
-  assert 0 < run.summary["time/compile_seconds"] < run.summary["time/first_step_seconds"] + 60
-  assert run.summary["memory/temporary_bytes"] > 0
-  assert costs.of_run(run.history).items() <= run.summary.items()

@@ -15,7 +15,7 @@ import pytest
 from order import command, compilations, interrupted, only, result, summaries
 
 from posexp.runs import RunWriter, read_run
-from posexp.training import step
+from posexp.training import costs, step
 from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -66,6 +66,10 @@ def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep, whole, options
   assert out.count(": done, test accuracy ") == len(whole) == counts["start"] == 3
   assert out.count(": the same run as job ") == 1
   assert counts["update"] == counts["predict"] == 2  # all k of a table share what comes after
+  run = read_run(whole["none"])
+  assert 0 < run.summary["time/compile_seconds"] < run.summary["time/first_step_seconds"] + 60
+  assert run.summary["memory/temporary_bytes"] > 0
+  assert costs.of_run(run.history).items() <= run.summary.items()
   with compilations() as counts:
     assert command(*options, "encoding=none", "seed=1", "runs=seed").status == 0
   assert not counts
