@@ -225,30 +225,6 @@ def test_copies_of_a_run_count_once(tmp_path, said):
   assert "| rpr | 6 | 92.67 |" in text
 
 
-def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
-  sweep(tmp_path / "runs", {"sinusoidal": B, ("rpr", 4): A, ("rpr", 0): [0.5]})
-  write(tmp_path / "runs", "rpr", 9, options={"k": 4})
-  out = tmp_path / "out"
-  report(tmp_path / "runs", "--out", out)
-  with (out / "groups.csv").open() as file:
-    rows = list(csv.DictReader(file))
-  assert rows[0]["group"] == "rpr k=4"
-  assert (rows[0]["encoding"], rows[0]["rpr.k"], rows[0]["n"]) == ("rpr", "4", "6")
-  assert float(rows[0]["p"]) == pytest.approx(0, abs=2e-4)
-  assert (rows[2]["group"], rows[2]["n"], rows[2]["sd"]) == ("rpr k=0", "1", "")
-  assert float(rows[0]["tokens/s"]) == 1000.0
-  assert rows[1]["p"] == ""
-  with (out / "runs.csv").open() as file:
-    runs = list(csv.DictReader(file))
-  assert [float(run["test/accuracy"] or -1) for run in runs] == [*A, -1, *B, 0.5]
-  assert [run["state"] for run in runs].count("unfinished") == 1
-  assert (out / "report.md").read_text() in capsys.readouterr().out
-  tex = (out / "paper.tex").read_text()
-  assert "rpr k=4 & \\textbf{92.67 (90.05 to 94.93)$^{+}$}" in tex
-  assert "95 \\% interval" in tex
-  assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
-
-
 @pytest.mark.slow
 def test_hundreds_of_runs_take_seconds(tmp_path, said):
   sweep(tmp_path, {("rpr", k): [0.5 + k / 300 + s / 100 for s in range(4)] for k in range(60)})
@@ -264,25 +240,45 @@ def test_the_folders_made_by_hand_have_the_sections_of_a_config():
   assert CONFIG.keys() <= set(compose([]).keys())
 
 
-def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_path):
-  sweep(tmp_path / "runs", {"sinusoidal": B, ("rpr", 4): A, "none": [0.8, 0.79, 0.8, 0.8]})
+def test_a_report_of_two_tasks_has_tables_and_figures_for_people_papers_and_programs(
+  tmp_path, capsys
+):
+  groups = {"sinusoidal": B, ("rpr", 4): A, ("rpr", 0): [0.5], "none": [0.8, 0.79, 0.8, 0.8]}
+  sweep(tmp_path / "runs", groups)
+  write(tmp_path / "runs", "rpr", 9, options={"k": 4})
   translated = {"task.kind": "parallel", "task.name": "talk", "metric": "test/loss"}
   sweep(tmp_path / "runs", {"sinusoidal": [0.5, 0.6], "none": [0.4, 0.5]}, **translated)
-  (tmp_path / "names.yaml").write_text("rpr: 50% & more\ntoy: reviews\n")
+  (tmp_path / "names.yaml").write_text("rpr k=4: 50% & more\ntoy: reviews\n")
   out = tmp_path / "out"
   found = report(tmp_path / "runs", "--out", out, "--labels", tmp_path / "names.yaml")
   assert {each.task for each in found} == {"reviews", "talk"}
-  assert "50% & more is first of 3 groups" in (out / "report.md").read_text()
-  rows = [line.split(" & ") for line in (out / "paper.tex").read_text().split("\n") if "&" in line]
+  text = (out / "report.md").read_text()
+  assert "50% & more is first of 4 groups" in text
+  assert text in capsys.readouterr().out
+  tables = {path.name: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
+  rows = {row["group"]: row for row in tables["groups.csv"] if row["task"] == "reviews"}
+  best = rows["50% & more"]
+  assert (best["encoding"], best["rpr.k"], best["n"]) == ("rpr", "4", "6")
+  assert float(best["p"]) == pytest.approx(0, abs=2e-4)
+  assert float(best["tokens/s"]) == 1000.0
+  assert (rows["rpr k=0"]["n"], rows["rpr k=0"]["sd"]) == ("1", "")
+  assert rows["sinusoidal"]["p"] == ""
+  runs = [run for run in tables["runs.csv"] if run["task"] == "reviews"]
+  scores = [float(run["test/accuracy"] or -1) for run in runs]
+  assert scores == [*A, -1, *B, *groups["none"], 0.5]
+  assert [run["state"] for run in runs].count("unfinished") == 1
+  (numbers,) = [row for row in tables["paper.csv"] if row["group"] == "50% & more"]
+  assert float(numbers["reviews mean"]) == pytest.approx(sum(A) / 6)
+  tex = (out / "paper.tex").read_text()
+  assert "95 \\% interval" in tex
+  assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
+  rows = [line.split(" & ") for line in tex.split("\n") if "&" in line]
   assert rows[0] == ["", "talk: test loss", "reviews: test accuracy \\\\"]
   cells = {row[0]: row[1:] for row in rows[1:]}
   assert cells["sinusoidal"] == ["0.5500 (0.0000 to 1.7459)", "79.83 (79.03 to 80.62) \\\\"]
   assert cells["none"][0].startswith("\\textbf{0.4500")
   assert cells["50\\% \\& more"] == ["---", "\\textbf{92.67 (90.05 to 94.93)$^{+}$} \\\\"]
   assert "Less is better for talk." in (out / "paper.md").read_text()
-  with (out / "paper.csv").open() as file:
-    numbers = {row["group"]: row for row in csv.DictReader(file)}
-  assert float(numbers["50% & more"]["reviews mean"]) == pytest.approx(sum(A) / 6)
   report(tmp_path / "runs" / "talk", "--out", out, "--figures", "svg,pdf,png")
   made = {path.name: path.read_bytes() for path in (out / "figures").iterdir()}
   names = {name.partition(".")[0] for name in made}
