@@ -12,7 +12,7 @@ from seed import some
 
 from posexp import check
 from posexp.analysis import conformance, properties
-from posexp.analysis.conformance import PROPERTIES, compilation
+from posexp.analysis.conformance import PROPERTIES, compilation, far_positions
 from posexp.analysis.properties import Case
 from posexp.config import plugins
 from posexp.encodings import ENCODINGS, Columns, Encoding, Relation
@@ -60,6 +60,16 @@ def smeared(x, q, k, span):
   return x + rows.at[1:].set(rows[:-1])[None, None]
 
 
+def whole(x, q, k, span):
+  """Factors over all positions at once, which overflow far away."""
+  query, key, bias = x
+  fall, rise = (
+    jnp.exp(0.01 * sign * (at - span.query[:, :1]))[:, :, None, None]
+    for at, sign in ((span.query, -1), (span.key, 1))
+  )
+  return query * fall, key * rise, bias
+
+
 def gated(x, q, k, span):
   return x + sums_between(span.key_columns, span)
 
@@ -73,6 +83,8 @@ PLANTED = {
   "double": planted(weights=lambda x, q, k, span: 2 * x),
   "gate": planted(lambda x: jnp.roll(x[..., :2], 1, axis=1), score=gated),  # of the key before
   "smear": planted(score=smeared),
+  "whole": planted(qk_and_bias=whole),
+  "forgetful": planted(terms=("content", "extra"), score=lambda x, q, k, span: x - 3 * far(span)),
 }
 
 
@@ -87,6 +99,7 @@ def outside(tmp_path, monkeypatch):
   ("name", "finds", "passes"),
   [
     ("smear", compilation, properties.explicit_positions),
+    ("whole", far_positions, properties.padding),
     *some(
       [
         ("late", properties.cached_decoding, properties.padding),
@@ -94,6 +107,7 @@ def outside(tmp_path, monkeypatch):
         ("crowd", properties.batch_mates, properties.terms),
         ("cut", properties.gradients, properties.padding),
         ("double", conformance.weights, properties.padding),
+        ("forgetful", properties.terms, properties.padding),
         ("gate", properties.cached_decoding, conformance.weights),
         ("gate", conformance.columns, properties.explicit_positions),
       ],
