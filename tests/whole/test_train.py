@@ -1,4 +1,4 @@
-"""The whole command, in this process: what it learns, repeats, compiles and measures."""
+"""The whole command, in this process: what it learns, repeats, compiles, measures and says."""
 
 import io
 import json
@@ -21,10 +21,11 @@ from posexp.training.restore import open_trained
 pytestmark = pytest.mark.usefixtures("home")
 
 # All runs have these, so that each of two models is compiled once.
-TRAIN = ["train.steps=60", "train.evaluate_every=10", "train.log_every=5", "train.patience=1"]
+TRAIN = ["train.steps=60", "train.evaluate_every=10", "train.log_every=4", "train.patience=1"]
 TRAIN += ["train.learning_rate=2e-2", "train.warmup=10", "train.schedule=constant"]
 TRAIN += ["model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2", "rpr.table=2"]
+ALONE = [*RPR, "seed=1", "runs=alone"]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,15 @@ def sweep(options):
     typed = command("-m", "encoding=none,rpr", "rpr.k=2,0", "rpr.table=2", *options)
   assert (typed.status, typed.err) == (0, "")
   return typed.out, counts
+
+
+@pytest.fixture(scope="module")
+def alone(sweep, options):
+  """The folder of a run that is no part of a sweep, and what it said."""
+  with compilations() as counts:
+    typed = command(*options, *ALONE)
+  assert (typed.status, typed.err, counts) == (0, "", {})
+  return only("alone"), typed.out
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +71,7 @@ def test_an_encoding_learns_which_word_comes_first(whole):
       assert accuracy > 0.8 if name == "rpr" else abs(accuracy - 0.5) < 0.1
 
 
-def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep, whole, options):
+def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep, whole):
   out, counts = sweep
   assert out.count(": done, test accuracy ") == len(whole) == counts["start"] == 3
   assert out.count(": the same run as job ") == 1
@@ -70,21 +80,18 @@ def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep, whole, options
   assert 0 < run.summary["time/compile_seconds"] < run.summary["time/first_step_seconds"] + 60
   assert run.summary["memory/temporary_bytes"] > 0
   assert costs.of_run(run.history).items() <= run.summary.items()
-  with compilations() as counts:
-    assert command(*options, "encoding=none", "seed=1", "runs=seed").status == 0
-  assert not counts
 
 
 def test_a_run_that_is_stopped_goes_on_without_compiling_anything(options, whole, monkeypatch):
   argv = [*options, *RPR, "runs=interrupted"]
-  with interrupted(at=25):
+  with interrupted(at=24):
     status, _, err = command(*argv)
   assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
   log = RunWriter.log
 
   def stop(self, step, row):
     log(self, step, row)
-    if step == 35:
+    if step == 36:
       signal.raise_signal(signal.SIGTERM)
 
   monkeypatch.setattr(io, "StringIO", type("Terminal", (io.StringIO,), {"isatty": lambda _: True}))
@@ -171,3 +178,87 @@ def test_the_test_split_is_measured_on_the_best_checkpoint(whole):
     row = said[int(batch["index"][0])]
     assert best.data.label_names[int(found["answer"][0])] == row["prediction"]
     assert float(found["loss"][0]) == pytest.approx(row["loss"], abs=1e-5)
+
+
+def test_the_output_of_a_run(alone):
+  path, out = alone
+  rows, summary, _ = result(path)
+  lines = out.splitlines()
+  assert lines[0] == ("task      order: 400 train, 60 validation, 100 test; 2 classes")
+  assert lines[1] == "          vocabulary 10, longest text 7 tokens"
+  assert lines[2].startswith("encoding  rpr: k=2, keys=true, values=true")
+  count, more = re.match(
+    r"model     ([\d,]+) parameters, \+([\d,]+) against none", lines[3]
+  ).groups()
+  state = open_trained(path).snapshot.state
+  assert int(count.replace(",", "")) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  assert int(more) == 2 * 5 * 8  # a vector for each of five offsets, for keys and for values
+  assert lines[4].startswith("          d_model 16, 2 heads, 1 layer, d_ff 32")
+  assert lines[5] == "training  60 steps of 32 texts, seed 1, on 1 cpu"
+  assert lines[6] == f"run       {path}"
+  assert lines[7] == "wandb     disabled"
+  assert [line for line in lines if line.startswith("step")] == [
+    line for line in lines if re.match(
+      r"step +\d+/60   train loss \d\.\d{3}   validation loss \d\.\d{3}   accuracy \d\.\d{3}   "
+      r"macro F1 \d\.\d{3}   [\d,]+ tokens/s(   best)?$", line)
+  ]  # fmt: skip
+  assert [row["step"] for row in rows[:6]] == [4, 8, 10, 12, 16, 20]
+  said = [line for line in lines if line.startswith("step")]
+  losses = [row["train/loss"] for row in rows[:6]]
+  # The last row before an evaluation may be of few steps, whose loss says little.
+  means = [np.dot(losses[:3], [4, 4, 2]) / 10, np.dot(losses[3:], [2, 4, 4]) / 10]
+  assert [float(line.split()[4]) for line in said[:2]] == pytest.approx(means, abs=0.0006)
+  assert "\r" not in out
+  assert "\x1b" not in out
+  shown, expected = [" ".join(line.split()) for line in lines], table(summary)
+  begun = shown.index(expected[0])
+  assert shown[begun : begun + len(expected)] == expected
+
+
+def table(summary):
+  """The final table, worked out again, with one blank between what stands in a row."""
+
+  def row(name, *keys, form=".4f"):
+    splits = ("validation", "test")
+    values = [[summary[f"{of}{split}/{key}"] for split in splits] for of, key in keys]
+    shown = values[0] if len(keys) == 1 else 100 * np.subtract(*values)
+    return f"{name} {shown[0]:{form}} {shown[1]:{form}}"
+
+  accuracy, bag = ("", "accuracy"), ("baseline/", "accuracy")
+  return [
+    f"at step {summary['step']} validation test",
+    row("accuracy", accuracy),
+    row("macro F1", ("", "macro_f1")),
+    row("loss", ("", "loss")),
+    row("bag of words, accuracy", bag),
+    row("bag of words, macro F1", ("baseline/", "macro_f1")),
+    row("accuracy against it, points", accuracy, bag, form="+.2f"),
+  ]
+
+
+def test_a_finished_run_shows_its_result_again(options, alone):
+  path, before = alone
+  status, out, err = command(*options, *ALONE, "wandb.mode=offline")
+  said, _, shown = out.partition("\n")
+  assert (status, err) == (0, "")
+  assert said == f"finished already, in {path}; rerun=true trains it again"
+  assert "\nat step " in shown
+  assert before.endswith(shown)
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("train.batch_size=401", "train.batch_size=401: there are only 400 training examples"),
+    ("runs=train.jsonl", "runs=train.jsonl: train.jsonl is a file; name a folder\n"),
+    (f"runs={'x' * 300}", "runs=xxx"),
+    (
+      "wandb.mode=of",
+      "wandb.mode must be one of auto, online, offline, disabled, dryrun, run, not 'of'",
+    ),
+  ],
+)
+def test_mistakes_are_one_line(options, argv, message):
+  typed = command(*options, "runs=mistakes", *argv.split())
+  assert typed.refusal.startswith(message)
+  assert summaries("mistakes") == {}
