@@ -81,9 +81,5 @@ def save(run, step, score):
   """Saves the state of a step; `score` may be a score and a loss, or None if it has none."""
   if score is not None:
     score = evaluated(*score) if isinstance(score, tuple) else evaluated(score)
-  save_row(run, step, score)
-
-
-def save_row(run, step, row):
-  run.save(step, make_state(step), row)
+  run.save(step, make_state(step), score)
   run.checkpoints.wait()

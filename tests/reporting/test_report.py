@@ -83,6 +83,21 @@ def unfinished(root):
   write(root, "rpr", 7, log="KeyboardInterrupt()\n")
 
 
+def broken(root):
+  sweep(root, TWO)
+  one, other, *_ = sorted(root.glob("toy/rpr/*/seed=*"))
+  rows = (one / "metrics.jsonl").read_text()
+  (one / "metrics.jsonl").write_text('{"step": 1, "tr\n\0\0\n[]\n' + rows + '{"step": 30, "va')
+  (other / "summary.json").write_text('{"test/accu')
+
+
+def never_begun(root):
+  sweep(root, TWO)
+  for k, why in ((0, "rpr.k must be at least 1, not 0"), (-1, "no such file")):
+    path = write(root, "rpr", 0, log=f"UserError('{why}')\n", options={"k": k})
+    (path / "metrics.jsonl").unlink()
+
+
 SAID = [
   # Groups of runs, what is typed, what the report says, and what it does not.
   (of(TWO, metric="test/loss"), "--metric test/loss", ["sinusoidal is first of 2 groups", "rpr lo"
@@ -106,6 +121,10 @@ SAID = [
   (older, "", ["rpr dropout=0.1 is first of 2 groups", "| rpr | 6 | 79.83 |"], []),
   (mixed(**{"train.epochs": 3}), "--by encoding", ["| rpr | 0 | mixed |", "rpr mixes train.epochs ="
     " 2 (5 runs), 3 (1 run)"], []),
+  (broken, "", ["seed=0/metrics.jsonl, line 1: not a row of metrics", "| rpr | 4 |", "seed=1: its "
+    "summary.json is broken"], []),
+  (never_begun, "", ["In no group, since they failed before they began: ", "/seed=0 (rpr.k must be "
+    "at least 1, not 0).", "/seed=0 (no such file).", "| rpr | 6 |"], []),
   (mixed(data="other"), "--by encoding", ["| rpr | 0 | mixed |", "rpr mixes data = "], []),
   (mixed(data="other", **{"task.train": "b.csv"}), "--by encoding", ["| rpr | 0 | mixed |", "no me"
     "an; --by encoding,task.train takes it apart"], []),
@@ -176,18 +195,6 @@ def test_a_folder_of_another_version_is_refused_alone_and_left_out_among_others(
   assert f"- Note: left out: {old} is a folder of another version" in said(tmp_path)
 
 
-def test_broken_files_are_left_out(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
-  found = sorted(tmp_path.glob("toy/rpr/*/seed=*"))
-  rows = (found[0] / "metrics.jsonl").read_text()
-  (found[0] / "metrics.jsonl").write_text('{"step": 1, "tr\n\0\0\n[]\n' + rows + '{"step": 30, "va')
-  (found[1] / "summary.json").write_text('{"test/accu')
-  text = said(tmp_path)
-  assert f"left out: {found[0]}/metrics.jsonl, line 1: not a row of metrics" in text
-  assert f"left out: {found[1]}: its summary.json is broken" in text
-  assert "| rpr | 4 |" in text
-
-
 @pytest.mark.parametrize("paired", [True, False])
 def test_seeds_are_paired_where_that_gains_and_it_is_said(tmp_path, said, paired):
   near = [each + 0.001 * (seed % 2) for seed, each in enumerate(A)][:5]
@@ -199,22 +206,6 @@ def test_seeds_are_paired_where_that_gains_and_it_is_said(tmp_path, said, paired
   assert ("n = 5 and 6; these seeds find 4." in text) != paired
   assert ("; 1 of 1 paired by seed, which" in text) == paired
   assert "| A/A: sinusoidal, seeds 0, 2, 4 against seeds 1, 3, 5 | 3 | 91.67 |" in text
-
-
-def test_runs_that_failed_before_they_began_are_named_and_tell_no_groups_apart(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
-  log = "UserError('rpr.k must be at least 1, not 0')\n"
-  failed = write(tmp_path, "rpr", 0, log=log, options={"k": 0})
-  (failed / "metrics.jsonl").unlink()
-  other = write(tmp_path, "rpr", 0, log="UserError('no such file')\n", options={"k": -1})
-  (other / "metrics.jsonl").unlink()
-  text = said(tmp_path)
-  assert f"before they began: {other.parent.name}/seed=0 (no such file)." in text
-  assert (
-    f"In no group, since they failed before they began: {failed.parent.name}/seed=0 (rpr.k must be "
-    "at least 1, not 0)." in text
-  )
-  assert "| rpr | 6 |" in text
 
 
 def test_copies_of_a_run_count_once(tmp_path, said):

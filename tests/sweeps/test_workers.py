@@ -170,49 +170,34 @@ def local_devices():
 """
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-  """A function that says which devices JAX finds from now on."""
-
-  def set_up(platform, count):
-    (tmp_path / "jax.py").write_text(FAKE.format(platform=platform, count=count))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
+@pytest.mark.parametrize(
+  ("jax", "visible", "asked", "found"),
+  [
+    (("gpu", 4), None, "auto", ["0", "1", "2", "3"]),
+    (("gpu", 9), None, "auto", ["0", "1", "2", "3", "4"]),  # as many as there are runs
+    (("gpu", 2), "5,GPU-7", 2, ["5", "GPU-7"]),
+    (("gpu", 2), None, 4, ["0", "1", "0", "1"]),  # who share the memory
+    (("cpu", 8), None, "auto", [None]),
+    (("cpu", 8), None, 3, [None] * 3),
+    ("raise RuntimeError('no driver')", None, 2, "RuntimeError: no driver"),
+    ("import os; os.kill(os.getpid(), 9)", None, 2, "asked for them, it ended with -9"),
+  ],
+)
+def test_every_worker_has_a_device_of_its_own(tmp_path, monkeypatch, jax, visible, asked, found):
+  fake = jax if isinstance(jax, str) else FAKE.format(platform=jax[0], count=jax[1])
+  (tmp_path / "jax.py").write_text(fake)
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   for name in (*workers.VISIBLE.values(), "XLA_PYTHON_CLIENT_MEM_FRACTION"):
     monkeypatch.delenv(name, raising=False)
-  return set_up
-
-
-def test_every_worker_has_a_device_of_its_own(machine, monkeypatch):
-  machine("gpu", 4)
-  assert workers.devices("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
-  assert workers.devices("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
-  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
-  machine("gpu", 2)
-  assert [place["CUDA_VISIBLE_DEVICES"] for place in workers.devices(2, 9)] == ["5", "GPU-7"]
-
-
-def test_more_workers_than_devices_share_the_memory(machine):
-  machine("gpu", 2)
-  places = workers.devices(4, 9)
-  assert [place["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1", "0", "1"]
-  assert {place["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in places} == {"0.450"}
-
-
-def test_processors_are_not_divided(machine):
-  machine("cpu", 8)
-  assert workers.devices("auto", 9) == [{}]
-  assert workers.devices(3, 9) == [{}] * 3
-
-
-def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
-  (tmp_path / "jax.py").write_text("raise RuntimeError('no driver')")
-  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-  with pytest.raises(UserError, match="JAX finds no device: RuntimeError: no driver"):
-    workers.devices(2, 9)
-  (tmp_path / "jax.py").write_text("import os; os.kill(os.getpid(), 9)")
-  with pytest.raises(UserError, match="JAX finds no device: asked for them, it ended with -9"):
-    workers.devices(2, 9)
+  if visible:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+  if isinstance(found, str):
+    with pytest.raises(UserError, match=f"JAX finds no device: {found}"):
+      workers.devices(asked, 5)
+    return
+  share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.450"} if len(found) > len({*found}) else {}
+  expected = [{"CUDA_VISIBLE_DEVICES": each} | share if each else {} for each in found]
+  assert workers.devices(asked, 5) == expected
 
 
 # The table of states

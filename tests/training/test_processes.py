@@ -19,49 +19,35 @@ STEP |= {"SLURM_JOB_ID": "4097", "SLURM_STEP_ID": "1"}
 TORCH = {"WORLD_SIZE": "3", "RANK": "2"}
 
 
-@pytest.fixture
-def variables(monkeypatch):
-  """Sets those given, and no others of their kind."""
-
-  def given(**values):
-    for name in (*VARIABLES, *STEP, *TORCH):
-      monkeypatch.delenv(name, raising=False)
-    for name, value in values.items():
-      monkeypatch.setenv(name, value)
-
-  return given
-
-
-def test_the_environment_says_which_process_this_is(variables):
-  variables()
-  assert process_info() == ProcessInfo(0, 1)
-  variables(JAX_COORDINATOR_ADDRESS="a:1", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="3")
-  assert process_info() == ProcessInfo(3, 4, "a:1")
-  variables(**STEP)
-  assert process_info() == ProcessInfo(1, 2, "gpu03:61442")
-  variables(**STEP | {"SLURM_STEP_NODELIST": "a1"}, JAX_COORDINATOR_ADDRESS="a:1")
-  assert process_info() == ProcessInfo(1, 2, "a:1")
-  variables(**TORCH, JAX_COORDINATOR_ADDRESS="a:1")
-  assert process_info() == ProcessInfo(2, 3, "a:1")
-  variables(**TORCH)  # of whom nobody knows the address
-  assert process_info() == ProcessInfo(0, 1)
-  variables(SLURM_PROCID="0")  # a shell in an allocation of Slurm
-  assert process_info() == ProcessInfo(0, 1)
+AT, HALF = {"JAX_COORDINATOR_ADDRESS": "a:1"}, "must all be set, or none"
 
 
 @pytest.mark.parametrize(
-  ("given", "message"),
+  ("given", "found"),
   [
-    ({"JAX_NUM_PROCESSES": "2"}, "must all be set, or none"),
-    ({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_PROCESS_ID": "0"}, "must all be set, or none"),
-    (dict(zip(VARIABLES, ("a:1", "two", "0"), strict=True)), "must all be set, or none"),
+    ({}, (0, 1)),
+    (dict(zip(VARIABLES, ("a:1", "4", "3"), strict=True)), (3, 4, "a:1")),
+    (STEP, (1, 2, "gpu03:61442")),
+    (STEP | AT | {"SLURM_STEP_NODELIST": "a1"}, (1, 2, "a:1")),
+    (TORCH | AT, (2, 3, "a:1")),
+    (TORCH, (0, 1)),  # of whom nobody knows the address
+    ({"SLURM_PROCID": "0"}, (0, 1)),  # a shell in an allocation of Slurm
+    ({"JAX_NUM_PROCESSES": "2"}, HALF),
+    (AT | {"JAX_PROCESS_ID": "0"}, HALF),
+    (dict(zip(VARIABLES, ("a:1", "two", "0"), strict=True)), HALF),
     (dict(zip(VARIABLES, ("a:1", "2", "2"), strict=True)), "must be below JAX_NUM_PROCESSES=2"),
   ],
 )
-def test_half_of_what_is_needed_is_refused(variables, given, message):
-  variables(**given)
-  with pytest.raises(UserError, match=message):
-    process_info()
+def test_the_environment_says_which_process_this_is(monkeypatch, given, found):
+  for name in (*VARIABLES, *STEP, *TORCH):
+    monkeypatch.delenv(name, raising=False)
+  for name, value in given.items():
+    monkeypatch.setenv(name, value)
+  if isinstance(found, tuple):
+    assert process_info() == ProcessInfo(*found)
+  else:
+    with pytest.raises(UserError, match=found):
+      process_info()
 
 
 def test_one_process_alone_is_answered_at_once():
