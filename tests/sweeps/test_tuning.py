@@ -1,4 +1,4 @@
-"""Tuned sweeps: what is tried, what is chosen, and what is trained with it."""
+"""Tuned sweeps: what is tried, chosen and trained with it; and sweeps that end by themselves."""
 
 import dataclasses
 from pathlib import Path
@@ -7,15 +7,20 @@ import order
 import pytest
 
 from posexp.encodings import ENCODINGS, alternative_of, encoding
+from posexp.errors import UserError
 from posexp.reporting import trials, under_way
 from posexp.runs import RunWriter, folder, read_runs
 from posexp.runs.plans import plans
 from posexp.runs.trials import tunings
+from posexp.sweeps.until import Budget
 
 RATES = "tune.train.learning_rate=1e-3,3e-3,1e-2"
 SWEEP = ["-m", "encoding=none,rpr", RATES, "tune.option=true", "seeds=2"]
 SMALL = ["-m", "encoding=none,rpr", "tune.train.learning_rate=1e-3,1e-2", "tune.seeds=[9]"]
 BEST = {"none": (0.003, None), "rpr": (0.01, 4)}
+ENDED = ["-m", "encoding=none,rope,alibi", "until=told", "margin=1"]
+TWO = ["-m", "encoding=none,rope", "until=told", "margin=1"]
+FAR = {"none": 0.5, "rope": 0.9, "alibi": 0.9}  # the mean of each encoding
 
 
 @pytest.fixture
@@ -28,16 +33,20 @@ def trained(tmp_path, monkeypatch):
     name, rate = config["encoding"], config["train"]["learning_rate"]
     at = rate, (config["rpr"]["k"] if name == "rpr" else None)
     found.append((bool(config.get("trial")), name, *at, config["seed"]))
-    if train.fails == found[-1][:2]:
+    if train.fails and train.fails == found[-1][: len(train.fails)]:
       raise train.error
-    accuracy = 0.5 + 0.1 * (rate == BEST[name][0]) + 0.1 * (at[1] == BEST[name][1])
+    accuracy = train.accuracy(name, *at, seed=config["seed"])
     summary = {"headline": ["validation/accuracy"]}
     summary |= {"diverged": "why"} if at == train.diverges else {"validation/accuracy": accuracy}
     with RunWriter(folder(config), config) as run:
       run.log(1, {"validation/accuracy": accuracy, "validation/loss": 1.0})
-      run.finish(summary if config.get("trial") else {"test/accuracy": accuracy})
+      run.finish(summary if config.get("trial") else {"test/accuracy": accuracy} | train.more)
 
-  train.found, train.fails, train.error, train.diverges = found, None, KeyboardInterrupt(), None
+  def accuracy(name, rate, k, seed):
+    return 0.5 + 0.1 * (rate == BEST[name][0]) + 0.1 * (k == BEST[name][1])
+
+  train.found, train.accuracy, train.more = found, accuracy, {}
+  train.fails, train.error, train.diverges = None, KeyboardInterrupt(), None
   monkeypatch.setattr("posexp.train.train", train)
   return train
 
@@ -158,3 +167,118 @@ def test_a_trial_is_never_tested(home):
     assert (path / "predictions").exists() is not trial
     assert ("trial: " in (path / "config.yaml").read_text()) is trial
     assert {"cores", "ended"} <= each.keys()
+
+
+@pytest.fixture
+def open_ended(trained):
+  """The same, with scores that differ by FAR and a little by seed."""
+  trained.accuracy = lambda name, *at, seed: FAR[name] + 0.001 * (seed * 7 % 5)
+  trained.more = {"baseline/test/accuracy": 0.5}
+  return trained
+
+
+def seeds(trained, name):
+  return [found[-1] for found in trained.found if found[1] == name]
+
+
+def test_seeds_are_added_to_what_is_open_until_nothing_is(open_ended):
+  typed = order.command(*ENDED)
+  assert (typed.status, typed.err) == (0, "")
+  assert "until     told: 9 runs first, 3 seeds of each group; at most 60 runs" in typed.out
+  assert "until     told: nothing is open; seeds: encoding=none " in typed.out
+  told, equal = len(seeds(open_ended, "rope")), len(seeds(open_ended, "alibi"))
+  assert 3 < told == equal < 20  # both are told from none, of two, as soon as seeds can
+  assert seeds(open_ended, "none") == [*range(told)]
+  assert "Order matters for these data: 40.00 points between" in " ".join(typed.out.split())
+  assert Path("runs/mr/told.svg").read_text().startswith("<svg")
+  assert "p (corrected)" in typed.out
+  before = len(open_ended.found)
+  again = order.command(*ENDED)
+  assert (len(open_ended.found), again.status) == (before, 0)
+  assert again.out.partition("mr: test accuracy")[2] == typed.out.partition("mr: test accuracy")[2]
+
+
+def test_what_is_equal_within_the_margin_ends_and_without_a_margin_goes_on(open_ended):
+  FARTHER = ["-m", "encoding=rope,alibi", "until=told", "seeds=12"]
+  typed = order.command(*FARTHER, "margin=1")
+  assert "equal for practical purposes" in " ".join(typed.out.split())
+  assert len(seeds(open_ended, "rope")) == len(seeds(open_ended, "alibi")) < 12
+  typed = order.command(*FARTHER)
+  assert "the most seeds are trained" in typed.out
+  assert {*seeds(open_ended, "rope")} == {*range(12)}
+
+
+def test_what_is_said_of_order_has_the_margin_that_was_typed_last(open_ended, monkeypatch):
+  monkeypatch.setitem(FAR, "none", FAR["rope"])
+  typed = ["-m", "encoding=none,rope", "until=told", "seeds=8"]
+  said = [" ".join(order.command(*typed, f"margin={each}").out.split()) for each in (0.1, 5)]
+  assert "Whether order matters for these data cannot be told: 0.00 points between rope" in said[0]
+  assert "Order does not matter for these data" in said[1]
+
+
+def test_a_sweep_whose_first_runs_all_fail_names_them(open_ended, monkeypatch):
+  def failing(config):
+    raise UserError("planted")
+
+  typed = order.command(*TWO, job=failing)
+  assert typed.status == 1
+  assert "until     told: no run has finished; " in typed.out
+  assert "6 of 40 runs failed" in typed.err
+
+
+def test_a_budget_ends_it_and_a_larger_one_goes_on(open_ended):
+  open_ended.more = {"baseline/test/5-gram/bits_per_byte": 0.5}  # a decoder's
+  typed = order.command(*TWO, "budget=7 runs")
+  assert "another round is over the budget of 7 runs" in typed.out
+  assert "for these data" not in typed.out
+  assert len(open_ended.found) == 6
+  assert order.command(*TWO, "budget=1h").status == 0
+  assert len(open_ended.found) > 6
+  assert len({*open_ended.found}) == len(open_ended.found)
+
+
+def test_a_failed_run_ends_its_group_alone(open_ended):
+  open_ended.fails, open_ended.error = (False, "alibi", 0.001, None, 3), UserError("planted")
+  typed = order.command(*ENDED)
+  assert typed.status == 1
+  assert seeds(open_ended, "alibi") == [0, 1, 2, 3]
+  assert len(seeds(open_ended, "rope")) > 4
+
+
+def test_trials_come_first_and_both_tracks_are_looked_at(open_ended):
+  typed = order.command(*TWO, "tune.train.learning_rate=1e-3,3e-3")
+  assert typed.status == 0, typed.err
+  assert "nothing is open" in typed.out
+  assert "mr: fixed and tuned options" in typed.out
+  assert len([*Path("runs/mr").glob("told*.svg")]) == 2
+
+
+def test_seeds_that_are_added_by_hand_are_said_to_spoil_intervals(open_ended):
+  fixed = ["-m", "encoding=none,rope"]
+  assert "note" not in order.command(*fixed, "seeds=3").out
+  assert "encoding=none has 3 finished seeds, to which 2 are added" in (
+    order.command(*fixed, "seeds=5").out
+  )
+
+
+def test_a_short_list_is_that_of_the_task(trained, monkeypatch):
+  found = []
+  monkeypatch.setattr("posexp.sweeps.launch.members", lambda args, cfg: found.append(args))
+  for task, names in (
+    ("mr", "encoding=none,sinusoidal,learned,rpr,rope,deberta"),
+    ("copy", "encoding=none,rope,alibi,fire,rpr,fox"),
+  ):
+    order.command("-m", f"task={task}", "encoding=short_list", "until=told")
+    assert names in [override.input_line for override in found.pop().overrides]
+  order.command("-m", "task=copy,tally", "encoding=short_list,none,kerple")
+  assert f"{names},kerple" in [override.input_line for override in found.pop().overrides]
+  typed = order.command("-m", "task=copy,mr", "encoding=short_list")
+  assert "stands for other encodings in parts of task=copy,mr: sweep each alone" in typed.err
+
+
+@pytest.mark.parametrize("text", ["2", "h", "0h", "0 runs", "-1h", "2h 3m", "many runs"])
+def test_a_budget_is_a_time_or_a_number_of_runs(text):
+  assert Budget.of("40 runs") == Budget(runs=40)
+  assert Budget.of("1.5h") == Budget(seconds=5400)
+  with pytest.raises(UserError, match="budget="):
+    Budget.of(text)
