@@ -1,6 +1,5 @@
 """RoPE's family beside its definition and the arrays of Hugging Face 5.24.0, YaRN and GRAPE."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,11 +10,10 @@ import numpy as np
 import oracle
 import pytest
 from flax import nnx
-from seed import SEED, drawn, some
-from small import case_of
+from seed import SEED, some
 
 import posexp
-from posexp.analysis import conformance, encoding_figures, properties, wavelengths
+from posexp.analysis import encoding_figures, properties, wavelengths
 from posexp.encodings import Span
 from posexp.encodings.maps import mapped
 from posexp.encodings.rngs import Rngs
@@ -199,16 +197,6 @@ def test_every_second_head_has_the_imaginary_part(layout, share):
   span = Span(*[jnp.asarray(AT)[None]] * 2, jnp.ones((1, 1, 7), bool))
   got = layer.relation.score(layer.queries(x), jnp.repeat(k, 2, 2), span)
   np.testing.assert_allclose(got, expected / 8**0.5, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", drawn(conformance.PROPERTIES, 3))
-def test_a_property_holds_of_imaginary_heads(asked):
-  encoding = RoPE(imaginary=True, share=0.5, values=True, learned="head")
-  for causal in asked.sides(encoding)[:1]:
-    case = case_of(encoding, causal)
-    given = tuple({"num_kv_heads": 2, "qk_norm": True, "bias": "all"}.items())
-    assert list(asked.check(dataclasses.replace(case, options=given))) == []
 
 
 @pytest.mark.parametrize(("layout", "share"), some([("interleaved", 0.5), ("half", 1.0)], 1))

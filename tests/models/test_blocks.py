@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from seed import drawn, some
+from seed import SEED, drawn, some
 from small import SMALL, case_of, rngs
 
 from posexp.analysis import properties
@@ -19,6 +19,7 @@ from posexp.models.block import Block
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
+from posexp.models.triangles import Triangles
 from posexp.runs.identity import NEUTRAL
 from posexp.training.matching import counts
 
@@ -64,24 +65,56 @@ NAMES = [
   "none", "rope", "rpr", "transformer_xl", "deberta", "sinusoidal", "complex", "split", "tupe",
 ]  # fmt: skip
 ASKED = {name: encoding(name, **OPTIONS.get(name, {})) for name in NAMES}
+LAYERS = encoding("by_layer", pattern=["none window=2", "rope chunk=4"])
+TURNED = encoding("rope", imaginary=True, share=0.5, values=True, learned="head")
+CONVOLVED = {"conv": 3, "conv_of": "input", "qk_norm": True}
+CASES = [
+  *(
+    (name, each, block, options, None)
+    for block, (options, *_) in BLOCKS.items()
+    for name, each in ASKED.items()
+  ),
+  ("imaginary", TURNED, "heads", {"num_kv_heads": 2, "qk_norm": True, "bias": "all"}, True),
+  ("layers", LAYERS, "convolution", {"conv": 4, "bias": "all"}, True),
+  ("none", Encoding(), "convolution of the input", CONVOLVED, True),
+  ("layers", LAYERS, "factor", {"logits_by": "ministral", "logits_length": 2}, True),
+  (
+    "layers",
+    LAYERS,
+    "factor and bias",
+    {"logits_by": "ssmax_bias", "logits_length": 6, "logits_scale": 0.7},
+    True,
+  ),
+  ("none", Encoding(), "both", {"own_value": "removed", "sinks": "token"}, True),
+  *(
+    (name, encoding(name), "triangles", {"triangles": True}, False)
+    for name in ("none", "rope", "sinusoidal", "alibi", "t5")
+  ),
+]
 LISTED = [
   pytest.param(asked.check, case, id=f"{asked.name}-{name}-{block}")
-  for block, (options, *_) in BLOCKS.items()
-  for name, each in ASKED.items()
+  for name, each, block, options, side in CASES
   # Without its own value nothing but rounding is left of the imaginary part of the first token,
   # which a norm of this part alone magnifies.
   if (name, block) != ("complex", "without the own value")
   for asked in PROPERTIES
-  for causal in (asked.sides(each)[:1] if asked.check is not far_positions else ())
+  for causal in [causal for causal in asked.sides(each) if side in (None, causal)][:1]
+  if asked.check is not far_positions
   for case in [dataclasses.replace(case_of(each, causal), options=tuple(options.items()))]
 ]
+QUICK = [
+  "cached decoding-layers-convolution", "memory-none-convolution of the input",
+  "cached decoding-layers-factor", "cached decoding-none-both",
+]  # fmt: skip
+QUICK += drawn([each.id for each in LISTED if each.id.endswith("triangles")], 1)
+OTHERS = drawn(LISTED, 5) + [each for each in LISTED if each.id.endswith("together")]
 
 
-TOGETHER = [each for each in LISTED if each.id.endswith("together")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("check", "case"), drawn(LISTED, 5) + TOGETHER)
+@pytest.mark.parametrize(
+  ("check", "case"),
+  [each for each in LISTED if each.id in QUICK]
+  + [pytest.param(*each.values, id=each.id, marks=pytest.mark.slow) for each in OTHERS],
+)
 def test_a_property_holds_in_every_block(check, case):
   assert list(check(case)) == []
 
@@ -136,3 +169,31 @@ def test_parameters_and_products_are_counted_and_nothing_else_starts_otherwise(n
 def test_defaults_leave_digests_alone():
   for field in dataclasses.fields(Size):
     assert field.default in NEUTRAL.get(f"model.{field.name}", (field.default,))
+
+
+def cut(x):
+  """The halves [B,L,H,2,D/2] of heads [B,L,H,D]: one looks back, and the other ahead."""
+  return x.reshape(*x.shape[:3], 2, -1)
+
+
+@pytest.mark.parametrize("name", ["none", "rope"])
+def test_triangles_look_back_and_ahead(name):
+  at = np.array([0, 1, 4, 5, 9, 30])
+  q, k, v = np.random.default_rng(SEED).normal(size=(3, 2, 6, 3, 8))
+  real = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]], bool)
+  turned = [q, k]
+  if name == "rope":
+    angle = np.exp(1j * np.outer(at, 1e4 ** (-np.arange(4) / 4)))[:, None]
+    turned = [((x[..., ::2] + 1j * x[..., 1::2]) * angle) for x in (q, k)]
+    turned = [np.stack([x.real, x.imag], -1).reshape(q.shape) for x in turned]
+  logits = np.einsum("bihsd,bjhsd->bhsij", *map(cut, turned)) / 2
+  back = at[:, None] >= at
+  seen = np.stack([back, back.T]) & real[:, None, None, None]
+  weights = np.exp(logits) * seen
+  weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-9)
+  expected = np.einsum("bhsij,bjhsd->bihsd", weights, cut(v)).reshape(v.shape)
+  relation = Triangles(encoding(name).relation(3, 8, causal=False, rngs=rngs()), 8)
+  span = Span(*[jnp.asarray(at)[None]] * 2, jnp.asarray(real)[:, None])
+
+  found = relation.attend(*map(jnp.float32, (q, k, v)), span, lambda weights: weights)
+  np.testing.assert_allclose(found[real], expected[real], atol=1e-5)

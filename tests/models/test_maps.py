@@ -9,14 +9,12 @@ from flax import nnx
 from seed import some
 from small import SMALL, leaks, rngs, some_tokens, stack
 
-from posexp.analysis import properties
-from posexp.analysis.properties import VOCAB, Case
+from posexp.analysis.properties import VOCAB
 from posexp.encodings import Encoding, encoding
 from posexp.models.convolution import in_row
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 
-LAYERS = encoding("by_layer", pattern=["none window=2", "rope chunk=4"])
 KINDS = [{"conv": 4, "bias": "all"}, {"conv": 3, "conv_of": "input", "qk_norm": True}]
 
 
@@ -39,20 +37,6 @@ def test_it_is_its_definition_as_are_its_gradients(length):
     slopes.draw(2, length, 5),
     slopes.draw(4, 5),
   )
-
-
-@pytest.mark.parametrize(
-  ("name", "options"),
-  [
-    ("cached_decoding", KINDS[0]),
-    ("memory", KINDS[1]),
-    *(pytest.param("long_texts", options, marks=pytest.mark.slow) for options in KINDS),
-  ],
-)
-def test_what_holds_with_a_convolution(name, options):
-  of = Encoding() if name == "memory" else LAYERS
-  case = Case(of, True, length=8, layers=of.least_layers, options=tuple(options.items()))
-  assert list(getattr(properties, name)(case)) == []
 
 
 @pytest.mark.parametrize("options", some(KINDS, 1))

@@ -10,7 +10,7 @@ from slopes import float64
 from small import SMALL, L, rngs, some_tokens
 
 from posexp.analysis import properties
-from posexp.analysis.properties import VOCAB, Case, compiled
+from posexp.analysis.properties import VOCAB, compiled
 from posexp.encodings import Span, encoding
 from posexp.encodings.base import Matrix, capped
 from posexp.models.block import repeated
@@ -67,12 +67,6 @@ def test_attention_is_that_of_the_definition(name):
   np.testing.assert_allclose(got, weights, atol=1e-6)
   assert not got[1, :, :2].any()  # they see no key
   assert got.sum(-1).max() < 1
-
-
-def test_a_cache_has_the_sinks_and_the_own_values_of_the_whole():
-  options = (("own_value", "removed"), ("sinks", "token"))
-  case = Case(encoding("none"), causal=True, length=5, options=options)
-  assert list(properties.cached_decoding(case)) == []
 
 
 def test_a_sink_of_any_size_is_stable():
