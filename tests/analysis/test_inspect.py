@@ -1,10 +1,12 @@
 """Cards and figures: what they say is what the formulas say, for every encoding that is listed."""
 
+import dataclasses
 import functools
 import re
 from types import SimpleNamespace
 
 import head_distances
+import jax
 import numpy as np
 import order
 import pytest
@@ -13,6 +15,7 @@ from flax import nnx
 from scipy.spatial import distance
 from seed import some
 
+import posexp
 from posexp import inspect
 from posexp.analysis import (
   attention_weights,
@@ -25,14 +28,19 @@ from posexp.analysis import (
 )
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.bias import ALiBi
+from posexp.encodings.by_layer import ByLayer
 from posexp.encodings.relative import RPR
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.positions import Positions
 from posexp.models.size import Size
 from posexp.training.restore import open_trained
 
 SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
+TINY = Size(d_model=8, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
 OPTIONS = ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
 
 
@@ -300,6 +308,43 @@ def test_a_language_model_is_looked_into(language_model, monkeypatch, capsys):
   assert "encoder yes decoder yes memory yes" in card
   figure = (language_model / "figures/attention-on-text.svg").read_text()
   assert re.search(r"layer 0: \d+% in the memory", figure)
+
+
+def test_each_layer_is_measured_within_its_own_window_in_texts_of_any_length():
+  encoding = ByLayer(["rope window=2", "rope"])
+  spec = LanguageModelSpec(9, encoding, TINY, Positions())
+  ones = np.ones((2, 160), np.int32)  # so long that a decoder attends in halves
+  batch = {"tokens": ones, "labels": ones, "mask": ones > 0, "weight": np.ones(2)}
+  batch["fresh"] = batch["weight"] > 0
+  model = spec.build(Rngs(params=0, encoding=1))
+  seen = attention_weights.by_offset(model, Positions(), [batch], 1)
+  np.testing.assert_allclose(seen.mass.sum(-1), 1, atol=1e-5)
+  np.testing.assert_allclose(seen.uniform.sum(-1), 1, atol=1e-5)
+  assert (seen.uniform[:, seen.offsets == -2] > 0).ravel().tolist() == [False, True]
+
+
+def test_a_profile_is_of_the_logits_of_which_the_layer_makes_weights():
+  def profile(encoding, causal=True, **options):
+    model = probe.untrained(encoding, dataclasses.replace(TINY, **options), causal=causal)
+    return probe.profile(model, 6)
+
+  plain, scaled = profile(ALiBi()), profile(ALiBi(), logits_scale=4.0)
+  made = 4 * plain.terms["content"] + plain.terms["bias"]
+  np.testing.assert_allclose(scaled.logits, made, atol=1e-5)
+  bounded = profile(ALiBi(), logits_cap=0.5)
+  np.testing.assert_allclose(bounded.logits, 0.5 * np.tanh(plain.logits / 0.5), atol=1e-5)
+  # A head that sees one side only sees nothing of the other below a cap, either.
+  sides = profile(ALiBi(two_sided="divided"), causal=False, logits_cap=0.5)
+  ahead, behind = sides.offsets > 0, sides.offsets < 0
+  weights = np.asarray(jax.nn.softmax(sides.logits, axis=-1))
+  assert (weights[:, :, ahead].max((0, 2)) > 0).tolist() == [False, True]
+  assert (weights[:, :, behind].max((0, 2)) > 0).tolist() == [True, False]
+  assert profile(ByLayer(["rope window=2", "rope"])).offsets.tolist() == [-1, 0]
+
+
+def test_a_profile_needs_no_hidden_states():
+  split = posexp.encoding("split", form="position_only")
+  assert probe.profile(probe.untrained(split, TINY), 4).spread > 0
 
 
 def test_heads_are_as_far_apart_as_scipy_says():
