@@ -1,4 +1,4 @@
-"""Pairs of sentences: own files, the hub, and how they are split."""
+"""Pairs of sentences: what files of one's own hold."""
 
 import gzip
 import json
@@ -6,9 +6,9 @@ import json
 import pandas
 import pytest
 
-from posexp.data import sources, splits
+from posexp.data import sources
 from posexp.errors import UserError
-from posexp.translation.corpus import Corpus, full
+from posexp.translation.corpus import Corpus
 
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),
@@ -81,41 +81,3 @@ def test_the_digest_is_that_of_the_contents_and_the_direction(tmp_path):
   assert sources.identity(Corpus(train=str(tmp_path / "y/t"))) != first
   hubs = (Corpus(hub="a/b", revision=40 * each, train="train") for each in "cd")
   assert len({*map(sources.identity, hubs)}) == 2
-
-
-def many(count, prefix="text"):
-  return [(f"{prefix} {i}", f"Text {i}") for i in range(count)]
-
-
-PAIRED = {"rows": "pairs", "texts": "sources", "keep": full}
-
-
-def arranged(**given):
-  streams = {name: lambda rows=rows: iter(rows) for name, rows in given.items()}
-  parts, notes = splits.arrange(streams, **PAIRED)
-  return {name: list(part()) for name, part in parts.items()}, notes
-
-
-def test_what_is_held_out_is_as_in_classification_and_equal_sources_share_a_split():
-  train = [*many(500), ("Same, text!", "a"), ("same TEXT", "b"), ("", "x"), ("y", " ")]
-  parts, notes = arranged(train=train)
-  expected, _ = splits.arrange({"train": lambda: iter(train[:-2])})
-  assert parts == {name: list(part()) for name, part in expected.items()}
-  assert list(parts) == ["train", "validation", "test"]
-  assert 25 < len(parts["test"]) < 75
-  assert notes == [
-    "2 training pairs have an empty side and are dropped",
-    "the test split is a tenth of the training pairs, held out by content hash",
-    "the validation split is a tenth of the training pairs, held out by content hash",
-  ]
-
-
-def test_what_was_arranged_once_is_not_read_again():
-  train = [*many(300), ("", "x")]
-  first, notes = splits.arrange({"train": lambda: iter(train)}, digest="d", **PAIRED)
-  again, same = splits.arrange({"train": lambda: iter(train[:2])}, digest="d", **PAIRED)
-  assert same == notes
-  assert len(notes) == 3
-  assert set(again["train"]()) <= set(first["train"]())
-  given = {name: lambda: iter(train) for name in ("train", "validation", "test")}
-  assert splits.arrange(given, digest="d", **PAIRED)[1] != notes

@@ -9,15 +9,16 @@ import pytest
 
 from posexp.data import splits
 from posexp.errors import UserError
+from posexp.translation.corpus import full
 
 
 def rows(count, prefix="text"):
   return [(f"{prefix} {i}", str(i % 2)) for i in range(count)]
 
 
-def arrange(given, fold=None):
+def arrange(given, **more):
   streams = {name: given[name].__iter__ for name in given}
-  parts, notes = splits.arrange(streams, fold=fold)
+  parts, notes = splits.arrange(streams, **more)
   return {name: list(part()) for name, part in parts.items()}, notes
 
 
@@ -33,7 +34,7 @@ def test_equal_texts_share_a_split_and_each_row_has_one():
 
 def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
   given = {"train": rows(500), "test": [*rows(100, "other"), ("TEXT: 1", "1")]}
-  folds = [arrange(given, (fold, 5))[0] for fold in range(5)]
+  folds = [arrange(given, fold=(fold, 5))[0] for fold in range(5)]
   tests = [set(fold["test"]) for fold in folds]
   assert sum(map(len, tests)) == len(set().union(*tests)) == 601
   assert sum({("TEXT: 1", "1"), ("text 1", "1")} <= test for test in tests) == 1
@@ -45,9 +46,35 @@ def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
 def test_a_split_without_rows_is_an_error():
   with pytest.raises(UserError, match=r"test split has no rows; give more .* or set task\.test"):
     arrange({"train": rows(1)})
-  streams = {"train": lambda: iter([("", "x")]), "test": lambda: iter(rows(1))}
   with pytest.raises(UserError, match="train split has no rows, as 1 training texts have an empty"):
-    splits.arrange(streams, keep=all)
+    arrange({"train": [("", "x")], "test": rows(1)}, keep=all)
+
+
+PAIRED = {"rows": "pairs", "texts": "sources", "keep": full}
+
+
+def test_what_is_held_out_of_pairs_is_as_in_classification():
+  train = [*rows(500), ("Same, text!", "a"), ("same TEXT", "b"), ("", "x"), ("y", " ")]
+  parts, notes = arrange({"train": train}, **PAIRED)
+  assert parts == arrange({"train": train[:-2]})[0]
+  assert list(parts) == ["train", "validation", "test"]
+  assert 25 < len(parts["test"]) < 75
+  assert notes == [
+    "2 training pairs have an empty side and are dropped",
+    "the test split is a tenth of the training pairs, held out by content hash",
+    "the validation split is a tenth of the training pairs, held out by content hash",
+  ]
+
+
+def test_what_was_arranged_once_is_not_read_again(own_cache):
+  train = [*rows(300), ("", "x")]
+  first, notes = arrange({"train": train}, digest="d", **PAIRED)
+  again, same = arrange({"train": train[:2]}, digest="d", **PAIRED)
+  assert same == notes
+  assert len(notes) == 3
+  assert set(again["train"]) <= set(first["train"])
+  given = dict.fromkeys(("train", "validation", "test"), train)
+  assert arrange(given, digest="d", **PAIRED)[1] != notes
 
 
 @pytest.mark.parametrize("text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2"])
