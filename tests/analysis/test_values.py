@@ -57,8 +57,6 @@ def test_figures_are_drawn_and_words_stand_beside_numbers_and_the_first_channels
 
 
 def test_vectors_are_those_of_the_formula():
-  found = vectors("sinusoidal", positions=3, width=4, base=100)
-  np.testing.assert_allclose(found[2], [0.9093, -0.4161, 0.1987, 0.9801], atol=1e-4)
   found = vectors("binary", positions=3, width=4, bits=2)
   assert (np.sign(found) == [[-1, -1, 0, 0], [1, -1, 0, 0], [-1, 1, 0, 0]]).all()
   with pytest.raises(UserError, match="rope has no vectors of positions: it acts in attention"):

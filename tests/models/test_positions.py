@@ -112,11 +112,6 @@ def test_how_many_tokens_can_be_read(positions, alone, with_nine):
   assert positions.limit(9) == with_nine
 
 
-def test_more_tokens_than_positions():
-  with pytest.raises(ValueError, match=r"^reach=5 positions, but texts of 6 tokens$"):
-    Positions("shifted", 5).training(MASK, key(0))
-
-
 @pytest.mark.parametrize(
   ("name", "positions"),
   [
