@@ -10,7 +10,7 @@ from seed import some
 from small import SMALL, leaks, rngs, some_tokens, stack
 
 from posexp.analysis.properties import VOCAB
-from posexp.encodings import Encoding, encoding
+from posexp.encodings import encoding
 from posexp.models.convolution import in_row
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
@@ -39,9 +39,16 @@ def test_it_is_its_definition_as_are_its_gradients(length):
   )
 
 
-@pytest.mark.parametrize("options", some(KINDS, 1))
-def test_nothing_leaks_from_padding_documents_or_other_hypotheses(options):
-  model = stack(Encoding(), causal=True, num_layers=2, **options)
+@pytest.mark.parametrize(
+  ("parts", "options"),
+  [
+    *some([(["none"], options) for options in KINDS], 1),
+    (["alibi chunk=4 window=3"], {}),
+    (["delta", "rope"], {}),
+  ],
+)
+def test_nothing_leaks_from_padding_documents_or_other_hypotheses(parts, options):
+  model = stack(encoding("by_layer", pattern=parts), causal=True, num_layers=2, **options)
   assert max(leaks(model)) < 2e-5
   assert model.empty_cache(2, 0).length == 0  # as beam search begins
 
