@@ -109,7 +109,8 @@ QUICK = [
   "cached decoding-layers-factor", "cached decoding-none-both",
 ]  # fmt: skip
 QUICK += drawn([each.id for each in LISTED if each.id.endswith("triangles")], 1)
-OTHERS = drawn(LISTED, 5) + [each for each in LISTED if each.id.endswith("together")]
+OTHERS = drawn(LISTED, 5)
+OTHERS += [x for x in LISTED if x.id.endswith(("together", "triangles")) or "-layers-" in x.id]
 
 
 @pytest.mark.parametrize(
