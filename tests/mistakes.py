@@ -36,6 +36,21 @@ MISTAKES = [
   ("SEED=3", "SEED=3: there is no option SEED; did you mean seed?\n"),
   ("--CFG job", "--CFG: no such flag; did you mean --cfg?\n"),
   ("wandb=off wandb.mode=offline", "wandb=off: wandb is a section, set its options one by one, as"),
+  ("--json all.json", "--json: no such flag; write options as option=value, as in encoding=rpr; "),
+  (
+    "runs/m/rpr/0b8/seed=0",
+    "runs/m/rpr/0b8/seed=0 is a run's folder: --again runs/m/rpr/0b8/seed=0 trains it again, posex",
+  ),
+  (
+    'wandb.tags=[a,c=d,"e"]',
+    'wandb.tags=[a,c=d,"e"]: cannot be read; quote texts in a list one by one, as in '
+    """'wandb.tags=["a b","c=d"]'""",
+  ),
+  (
+    "task.train=x,y=z.csv",
+    'task.train="x","y=z.csv" is a sweep: add -m to run each value, or write task.train=[...] for '
+    """a list, or 'task.train="x,y=z.csv"' for a text""",
+  ),
   ("rpr=4", "rpr=4: rpr is a section, set its options one by one; the options of rpr are k, keys"),
   (
     "-m hydra/launcher=slurm hydra.launcher.cpus_per_task=1.5",

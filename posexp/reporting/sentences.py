@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from posexp.errors import counted
+from posexp.errors import counted, near
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL
@@ -285,7 +285,7 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
     elif run.score(of.key) is None:
       why = f"without {of.key}"
     else:
-      why = "a copy of another run"
+      why = f"a copy of another run, in {near(run.path)}"
     yield f"seed {run.seed} ({why})"
 
 

@@ -202,7 +202,7 @@ def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):
 
 
 FROM_FILES = """\
-import csv, dataclasses, functools, hashlib, sqlite3
+import csv, dataclasses, functools, hashlib, itertools, sqlite3
 from pathlib import Path
 import posexp
 from posexp.tasks.text_classification import Classification, LabeledData
@@ -210,6 +210,7 @@ from posexp.tasks.text_classification import Classification, LabeledData
 import kept_beside
 
 NAMES = Path("names.yaml").read_text().split()
+COUNT = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,8 +252,13 @@ def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(plugins, "_found", {})
     text = FROM_FILES.replace("\n\nTASKS", f"\n{end}\n\n\nTASKS")
     (tmp_path / "own.py").write_text(text)
+    plugins._declared.cache_clear()  # a file of posexp's own, which is read once
+    plugins.entries.cache_clear()
     assert check.check(argv) is holds
   assert "data/rows.csv is read" in " ".join(capsys.readouterr().out.split())
+  (tmp_path / "own.py").write_text(FROM_FILES.replace("[[1, 2]]", "[[next(COUNT) % 3]]"))
+  assert not check.check(argv)
+  assert "Examples of train, validation, test are others each time" in capsys.readouterr().out
 
 
 def test_what_cannot_be_built_is_refused_in_one_sentence(monkeypatch):

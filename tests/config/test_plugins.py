@@ -160,6 +160,7 @@ WRONG = [
 ]
 TYPED = {  # by a word of the file
   "SOURCES": "init=a:b",
+  "adamw": "encoding=none",
   "LAUNCHERS": "-m seed=0,1 hydra/launcher=mine",
   "raise": "-m encoding=distance distance.price=1,2",
   "Distance": "encoding=distance",

@@ -47,7 +47,8 @@ def test_both_forms_are_read(tmp_path, name, header):
     ("good 1 2 3\nfilm 1\n", "line 2: a vector of 1 numbers, where"),
     ("good 1 2 3\nfilm 1 x 3\n", "line 2: 'x' is no finite number"),
     ("good 1 nan 3\n", "line 1: 'nan' is no finite number"),
-    ("nobody 1 2 3\n", "it has none of the 6 words of the data"),
+    ("good 1 1e39 3\n", "line 1: '1e39' is no finite number of 32 bits"),
+    ("nobody 1 2 3\n", "it has none of the 6 words of the data; a line is a word in small "),
   ],
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path, text, message):

@@ -275,6 +275,17 @@ def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
   assert bag_of_words.bag_of_words(splits)["test"]["accuracy"] == 1.0
 
 
-def test_a_token_beyond_the_vocabulary_is_refused():
-  with pytest.raises(ValueError, match="a token has the id 6; vocab_size=6 is too small"):
-    LabeledData.of({"train": [("a", "b")]}, {"train": [[6]]}, vocab_size=6, label_names="b")
+@pytest.mark.parametrize(
+  ("ids", "names", "message"),
+  [
+    ([[6]], "b", "a token has the id 6; vocab_size=6 is too small"),
+    ([[3, -1]], "b", "a token has the id -1; ids are from 0 on"),
+    ([[1.5]], "b", "row 0 of train must have a token id or more, whole numbers"),
+    ([[]], "b", "row 0 of train must have a token id or more, whole numbers"),
+    ([[1], [2]], "b", "train has 1 rows, and token ids of 2"),
+    ([[1]], "c", r"the label 'b' of train is none of \['c'\]"),
+  ],
+)
+def test_rows_whose_tokens_or_labels_cannot_be_are_refused(ids, names, message):
+  with pytest.raises(ValueError, match=message):
+    LabeledData.of({"train": [("a", "b")]}, {"train": ids}, vocab_size=6, label_names=names)

@@ -22,6 +22,7 @@ class Opens(Tracker):
   opened: Callable[[], TrackedRun]
 
   def open(self, run, config, facts):
+    config.clear()  # which is seen here alone
     return self.opened()
 
 
@@ -45,7 +46,8 @@ class Full(TrackedRun):
 
 def test_one_that_fails_costs_neither_the_run_nor_the_others(capsys, caplog):
   trackers = {"full": Opens(lambda: Full("there")), "rows": Opens(lambda: Rows("here"))}
-  with Trackers(trackers, None, {}, {}) as opened:
+  with Trackers(trackers, None, config := {"seed": 0}, {}) as opened:
+    assert config == {"seed": 0}
     assert opened.lines == {"full": "there", "rows": "here"}
     opened.log(1, {"train/loss": 0.5})
     opened.log(2, {"train/loss": 0.4})
