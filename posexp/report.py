@@ -84,6 +84,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     raise UserError(f"--font {args.font:g} is of figures for print: add --width 3.3in")
   if args.font is not None and not 4 <= args.font <= 24:
     raise UserError(f"--font {args.font:g}: give from 4 to 24 points")
+  if args.figures and args.no_files:
+    raise UserError("--figures are files: leave --no-files out")
   return args
 
 

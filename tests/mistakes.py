@@ -163,6 +163,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 OPTIONS = r"""
+task=who_acts model.backbone=cnn => model.backbone=cnn: model=cnn chooses this network and its
 encoding=rpr rpr.k=four => rpr.k=four: must be an integer
 encoding=rope rope.factor=2 => rope.factor has no effect without scaling
 encoding=rope rope.share=0.1 => rope.share=0.1 of a head's 32 channels must be even, as they turn

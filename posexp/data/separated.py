@@ -80,7 +80,9 @@ def rows(
     for fields in table:
       if fresh and len(fields) == len(header) + 1 and fields[-1]:
         # Row names are numbers, or quoted as the header is; else it may be a text with a comma.
-        numbered = fields[0].isdecimal()
+        # What may be a number with a decimal comma is none.
+        ambiguous = best == "," and fields[1].isdecimal() and not line.startswith('"')
+        numbered = fields[0].isdecimal() and not ambiguous
         header = [""] * (numbered or (bool(quotes) and line.startswith('"'))) + header
       fits = len(fields) == len(header)
       if fits and (not numbered or (fields[0].isdecimal() and fields[0] not in known)):
@@ -140,7 +142,7 @@ def _cause(ends: Iterable[tuple[int, str]], header: str, begun: int) -> str:
   stray = next((at for at, end in ends if end == "\r" and at >= begun - 1), None)
   if stray and "\n" in (header[-1:], *(end for _, end in ends)):
     return f"a carriage return alone (\\r) ends line {stray}: take it out"
-  return "quote a field that holds the separator"
+  return "quote a field that holds the separator, and write numbers with a decimal point"
 
 
 def quoting(file: BinaryIO) -> str:

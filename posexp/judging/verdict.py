@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -104,7 +105,8 @@ def _judged(a: Side, b: Side) -> Judged:
   elif min(map(len, tables)) == 1 < max(map(len, tables)):
     notes.append("one of the two has a single score, of which no spread is known")
   if len(shared) > 1 and over is None:
-    notes.append("one seed each: what another seed would give is not in this test")
+    who = "one seed each" if max(map(len, tables)) == 1 else "one of the two has a single seed"
+    notes.append(f"{who}: what another seed would give is not in this test")
   return Judged(a, b, float(means[0] - means[1]), tests, notes)
 
 
@@ -148,6 +150,8 @@ def _over_seeds(found: Contrast) -> Test:
     variance = float(np.diag(found.covariance) @ found.n)
 
   def needed(least: float) -> int | None:
+    if not found.error:
+      return _of_orders(found.paired)
     return _count(lambda n: (n - 1) * (1 if found.paired else 2), variance, least)
 
   n = found.n[0] if found.n[0] == found.n[1] else f"{found.n[0]} and {found.n[1]}"
@@ -160,7 +164,7 @@ def _over_examples(a: np.ndarray, b: np.ndarray) -> Test:
   off = one - other
   count, variance = len(off), float(off.var(ddof=1))
   error = math.sqrt(variance / count)
-  how, p = "paired t test", 1.0
+  how, p = "paired t test", 2.0 ** (1 - count) if off.any() else 1.0  # of signs that are all equal
   if error:
     p = float(2 * special.stdtr(count - 1, -abs(off.mean()) / error))
   if len(a) == len(b) == 1 and {*one.tolist(), *other.tolist()} <= {0.0, 1.0}:
@@ -169,9 +173,15 @@ def _over_examples(a: np.ndarray, b: np.ndarray) -> Test:
   ends = (float(off.mean()) - reach, float(off.mean()) + reach) if error else (None, None)
 
   def needed(least: float) -> int | None:
-    return _count(lambda n: n - 1, variance, least)
+    return _count(lambda n: n - 1, variance, least) if error else _of_orders(paired=True)
 
   return Test(f"{count:,} examples", how, *ends, p, needed)
+
+
+def _of_orders(paired: bool) -> int:
+  """Return the least number of equal differences that an exact test of their order tells."""
+  orders = (2**n if paired else math.comb(2 * n, n) for n in itertools.count())
+  return next(n for n, count in enumerate(orders) if 2 / count < LEVEL)
 
 
 def _count(freedom: Callable[[int], float], variance: float, least: float) -> int | None:
@@ -213,7 +223,8 @@ def sentence(found: Judged, margin: float | None, digits: int) -> str:
     sure.append(f"over {test.over}, {ends}, {p_value(test.p)}")
   said = "; ".join(sure)
   if found.kind == "told":
-    return f"{better} is better than {worse} by {by} ({said})."
+    equal = f", at most {margin:g} by each interval" if found.within(margin) else ""
+    return f"{better} is better than {worse} by {by}{equal} ({said})."
   if found.within(margin):
     return f"{better} and {worse} are equal within {margin:g} ({by} for {better}; {said})."
   missing = _missing(found, margin, digits)

@@ -20,8 +20,10 @@ from jax import Array
 
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
+from posexp.config.schema import defaults
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
+from posexp.errors import UserError
 from posexp.models.attention import filled_up
 from posexp.models.size import Size, Width
 
@@ -133,9 +135,11 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
     UserError: the network does not exist, or an option is wrong.
   """
   section = dict(config.get("model") or {})
-  return build(
-    look_up(BACKBONES, section.pop("backbone", "transformer"), "model"), section, "model"
-  )
+  name = section.pop("backbone", "transformer")
+  own, *others = map(defaults, (cls := look_up(BACKBONES, name, "model"), *BACKBONES.values()))
+  if any(key not in own and any(key in each for each in others) for key in section):
+    raise UserError(f"model.backbone={name}: model={name} chooses this network and its options")
+  return build(cls, section, "model")
 
 
 class Backbone(nnx.Module):

@@ -53,6 +53,8 @@ class Trained(NamedTuple):
     since = [row["step"] for row in evaluated[:-1]][-1:] or [0]
     recent = [loss for step, loss in plain.items() if step > since[0]]
     loss = sum(recent) / len(recent) if recent else None
+    if since == [0] and chance and last["validation/loss"] <= GUESSED * chance:
+      loss = None  # the mean since the first step says less
     return cls(steps, warmup, best, fell, loss, chance, epochs)
 
   @property

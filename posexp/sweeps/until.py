@@ -104,6 +104,8 @@ class Rounds:
     done = [each.path for each in self.sweep.in_state(DONE)]
     known = self.look(done, self.margin) if done else {}
     chosen, ends = [], "nothing is open" if done else "no run has finished"
+    if any(kind.startswith("not ") for kind in known.values()):  # as a look says of runs cut short
+      ends = "more seeds would tell nothing of runs that were cut short"
     for group in self.groups.values():
       own = [run for run in group if run.duplicate_of is None]
       trained = [run for run in own if run.state != LATER]

@@ -60,6 +60,8 @@ def _fit(splits: dict[str, Rows], options: dict[str, Any]) -> dict[str, dict[str
 def of_order(summary: Mapping[str, Any], bag: str, ahead: float) -> Iterator[str]:
   """Yield a line on order: by how many points the model is ahead of a bag of words."""
   trained = Trained(**summary["trained"]) if "trained" in summary else None
+  if trained and not trained.at_chance and ahead >= ORDER_COUNTS:
+    return
   if trained and (lacking := trained.lacking()):
     blind = "; where order is all, a model with encoding=none stays at chance" * trained.at_chance
     yield f"not trained, so that nothing is known of order: {lacking}{blind}"

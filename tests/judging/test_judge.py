@@ -240,6 +240,13 @@ def test_a_text_of_json_lines_may_have_what_other_programs_take_for_a_line_end(t
 MIXED = {"a_csv": "seed,wer\n0,1\n1,2\n", "b_csv": "seed,quality\n0,1\n1,3\n"}
 OTHER = {"a_csv": "seed,loss\n0,1.1\n1,1.2\n", "b_csv": "seed,perplexity\n0,3.1\n1,3.2\n"}
 CAPITALS = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
+COMMAS = {"a_csv": "perplexity\n31,2\n30,5\n", "b_csv": "perplexity\n28,7\n27,6\n"}
+SPREAD = {"a_csv": "seed,f1\n0,81\n1,80\n2,80\n", "b_csv": "seed,f1\n0,82\n1,83\n2,83\n"}
+STEADY = {"a_csv": "seed,f1\n0,61\n1,69\n2,64\n", "b_csv": "seed,f1\n0,71\n1,79\n2,74\n"}
+ALL = {
+  f"{name}_csv": "\n".join(["seed,id,f1", *(f"{s},{i},{f1}" for s in range(9) for i in range(9))])
+  for name, f1 in (("a", 0), ("b", 1))
+}
 
 
 @pytest.mark.parametrize(
@@ -249,9 +256,13 @@ CAPITALS = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
     ("b.csv a.csv --lower", MIXED, "less is better"),
     ("b.csv a.csv", OTHER, "the score of a is loss, that of b perplexity"),
     ("A.CSV B.TXT --lower --figure F.SVG", CAPITALS, "B and A cannot be told apart"),
+    ("a.csv b.csv", COMMAS, "a.csv, line 2: 2 fields where the header has 1; quote a field that"),
+    ("a.csv b.csv --margin 9", SPREAD, "b is better than a by 2.33 f1, at most 9 by each interval"),
+    ("a.csv b.csv", STEADY, "p = 0.250). A difference of 10.00 would take 6 seeds"),
+    ("a.csv b.csv", ALL, "b is better than a by 1.0000 f1"),
   ],
 )
-def test_files_with_other_names_of_scores_and_other_endings_are_compared(typed, line, files, said):
+def test_files_are_compared_whatever_their_names_and_numbers(typed, line, files, said):
   assert said in " ".join(typed(*line.split(), **files).split())
   assert "--figure" not in line or "<svg" in Path("F.SVG").read_text()
 

@@ -174,6 +174,7 @@ REFUSED = [
   ("--width 3", "--width, --font and --only are of files of figures: add --figures pdf"),
   ("--figures pdf --font 8", "--font 8 is of figures for print: add --width 3.3in"),
   ("--figures pdf --width 3in --font 99", "--font 99: give from 4 to 24 points"),
+  ("--figures pdf", "--figures are files: leave --no-files out"),
 ]
 
 

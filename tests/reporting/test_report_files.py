@@ -51,8 +51,8 @@ def test_figures_of_titles_that_differ_in_no_letter_have_files_of_their_own(tmp_
 
 def test_labels_and_texts_stay_as_they_are_typed():
   assert naming.read("{none: no, 1.10: on}") == {"none": "no", "1.10": "on"}
-  runs = [types.SimpleNamespace(config={"name": n}, facts={}, settings={}) for n in ("1.1", "1.10")]
-  assert grouping.chosen(runs, ["name=1.10"]) == runs[1:]
+  runs = [types.SimpleNamespace(config={}, facts={}, settings={}, task=n) for n in ("1.1", "1.10")]
+  assert grouping.chosen(runs, ["task=1.10"]) == runs[1:]
 
 
 def test_a_label_renames_only_groups_all_of_whose_runs_declare_it(tmp_path, said):

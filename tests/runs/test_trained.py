@@ -50,6 +50,8 @@ def test_rows_without_an_evaluation_say_nothing():
   assert Trained.of([{"step": 5, "train/loss": 1.0}], 0, 0, None, None) is None
   (only,) = rows(0.1)
   assert not Trained.of([only], 10, 0, None, None).cut_short
+  # The training loss is a mean from the first step on.
+  assert not Trained.of([only | {"train/loss": 0.69}], 10, 3, GUESS, None).at_chance
 
 
 def test_reach_is_the_longest_length_without_a_gap():
