@@ -356,30 +356,21 @@ class LabeledData(batches.Bucketed):
     label_names: Sequence[str],
     **fields: Any,
   ) -> LabeledData:
-    """Make data of the rows of each split and the token ids of each row, which has at least one;
-    `fields` are others of the class: `vocab_size`, and those that have defaults.
-
-    Raises:
-      ValueError: there are other than as many ids as rows, or ids that are not from 0 up to
-        `vocab_size`, or a label is none of `label_names`.
+    """Make data of the rows of each split and the token ids of each row, at least one and below
+    `vocab_size`; `fields` are that and others of the class. ValueError says what does not fit.
     """
     numbers = {name: number for number, name in enumerate(label_names)}
     for split, given in rows.items():
-      if len(ids[split]) != len(given):
-        raise ValueError(f"{split} has {len(given)} rows, and token ids of {len(ids[split])}")
-      for row, own in enumerate(ids[split]):
-        if not len(own) or np.asarray(own).dtype.kind not in "iu":
-          raise ValueError(f"row {row} of {split} must have a token id or more, whole numbers")
-      if other := {label for _, label in given} - numbers.keys():
-        raise ValueError(f"the label {min(other)!r} of {split} is none of {list(label_names)}")
+      kinds = [np.asarray(own).dtype.kind if len(own) else "none" for own in ids[split]]
+      if len(kinds) != len(given) or {*kinds} - {"i", "u"}:
+        raise ValueError(f"each of the {len(given)} rows of {split} needs token ids, whole numbers")
     examples = {
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
       for split, given in rows.items()
     }
-    if (least := min(each.tokens.min() for each in examples.values())) < 0:
-      raise ValueError(f"a token has the id {least}; ids are from 0 on")
-    if (top := max(each.tokens.max() for each in examples.values())) >= fields["vocab_size"]:
-      raise ValueError(f"a token has the id {top}; vocab_size={fields['vocab_size']} is too small")
+    ends = [end(each.tokens) for each in examples.values() for end in (np.min, np.max)]
+    if other := [each for each in ends if not 0 <= each < fields["vocab_size"]]:
+      raise ValueError(f"a token has the id {other[0]}, where vocab_size={fields['vocab_size']}")
     return cls(rows=rows, examples=examples, label_names=tuple(label_names), **fields)
 
   @property
