@@ -118,7 +118,7 @@ def test_a_sweep_has_its_states_and_results(cluster):
   assert err == f"posexp: error: 5 of 9 runs failed: {names}\n"
   assert out.count("failed: ValueError: a first line; its traceback is in runs/mr/rpr/") == 2
   assert out.count("failed: it cannot be\n") == 3
-  assert out.count(": done, test accuracy 50.00\n") == 4
+  assert out.count(": done, test accuracy 50.00") == 4  # and how long the rest takes
   assert "\nsubmitted 9 as job 7\n" in out
   assert out.count(": the same run as job") == 3
   assert "\nmr: test accuracy by encoding, rpr.k\n" in out
