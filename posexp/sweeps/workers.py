@@ -157,7 +157,8 @@ def leave_with_parent() -> None:
   def watch() -> None:
     while not _is_orphan():
       time.sleep(SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # To another thread, it would be heard only once the main thread has slept.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
   signal.signal(signal.SIGTERM, end)
   threading.Thread(target=watch, daemon=True).start()
