@@ -199,18 +199,15 @@ def unlike(task: Task) -> list[str]:
 
   with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
     first, second = (task.prepare(Path(folder)) for folder in (one, other))
-    return [
-      split
-      for split in first.sizes
-      if first.sizes != second.sizes
-      or any(
-        not np.array_equal(batch[name], again[name])
-        for batch, again in zip(
-          *(data.evaluation(split, ROWS) for data in (first, second)), strict=False
-        )
-        for name in batch
-      )
-    ]
+    if first.sizes != second.sizes:
+      return [*first.sizes]
+
+    def same(split: str) -> bool:
+      batches = (data.evaluation(split, ROWS) for data in (first, second))
+      pairs = zip(*batches, strict=True)
+      return all(np.array_equal(a[name], b[name]) for a, b in pairs for name in a)
+
+    return [split for split in first.sizes if not same(split)]
 
 
 def _of_configs(path: Path) -> bool:

@@ -63,7 +63,7 @@ def _takes_nothing(value: Any) -> bool:
   """Return whether something can be called without arguments."""
   try:
     inspect.signature(value).bind()
-  except TypeError:
+  except (TypeError, ValueError):  # or it has no signature
     return False
   return True
 
@@ -180,10 +180,10 @@ def _warn_of_misspelled(module: ModuleType) -> None:
   for own in vars(module).values():
     if not isinstance(own, type) or own.__module__ != module.__name__:
       continue
-    others = [each for each in own.__mro__ if each.__module__ != own.__module__]
-    above = {name for each in others for name in dir(each)}
-    for name in vars(own).keys() - above:
-      meant = None if name.startswith("_") else nearest(name, above, cutoff=0.8)
+    above = [vars(each) for each in own.__mro__ if each.__module__.startswith("posexp.")]
+    called = [name for names in above for name in names if not name.startswith("_")]
+    for name in vars(own).keys() - {*called}:
+      meant = None if name.startswith("_") else nearest(name, called, cutoff=0.8)
       if meant is not None and callable(getattr(own, name)) and meant not in vars(own):
         log.warning(
           "%s: %s.%s is nothing that posexp calls; did you mean %s? A method of your own may begin "

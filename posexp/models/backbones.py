@@ -136,8 +136,8 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
   """
   section = dict(config.get("model") or {})
   name = section.pop("backbone", "transformer")
-  own, *others = map(defaults, (cls := look_up(BACKBONES, name, "model"), *BACKBONES.values()))
-  if any(key not in own and any(key in each for each in others) for key in section):
+  unknown = section.keys() - defaults(cls := look_up(BACKBONES, name, "model")).keys()
+  if unknown and any(unknown <= defaults(other).keys() for other in BACKBONES.values()):
     raise UserError(f"model.backbone={name}: model={name} chooses this network and its options")
   return build(cls, section, "model")
 

@@ -82,11 +82,10 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
         f"another must have the same size{_differing(config, setup.config)}"
       )
   if not taken:
+    first = min(theirs, default="nothing")
     raise UserError(
-      f"init={near(path)}: none of its parameters has the name of one here, as {min(theirs)!r} "
-      f"there and {min(own)!r} here; names must be equal"
-      if theirs
-      else f"init={near(path)}: it has no parameters"
+      f"init={near(path)}: none of its parameters has the name of one here: there is {first} "
+      f"there, and {min(own)} here"
     )
   new, dropped = sorted(own.keys() - theirs.keys()), sorted(theirs.keys() - own.keys())
   some, every = (sum(own[name].size for name in names) for names in (taken, own))

@@ -98,7 +98,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert refused.endswith("what a run takes from another must have the same size\n")
   np.savez("words.npz", **{"stack/embd/table": np.zeros((6, 64))})
   refused = order.command(*shlex.split(lines[4])[3:]).err
-  assert "words.npz: none of its parameters has the name of one here, as 'stack/embd" in refused
+  assert "none of its parameters has the name of one here: there is stack/embd" in refused
   np.savez("words.npz", **{"stack/embed/table": np.full((6, 64), np.nan)})
   refused = order.command(*shlex.split(lines[4])[3:]).err
   assert refused.endswith("words.npz: stack/embed/table has numbers that are not finite\n")
