@@ -148,22 +148,36 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-  """Return the whole numbers of a comma-separated list in ascending order."""
-  return sorted({int(name) for name in names(text)})
+  """Return the whole numbers of a comma-separated list in ascending order.
+
+  Raises:
+    ArgumentTypeError: one is something else.
+  """
+  try:
+    return sorted({int(name) for name in names(text)})
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(f"write whole numbers, as in 0,1,2, not {text!r}") from error
 
 
 def ranges(text: str) -> list[int]:
   """Return the numbers of a comma-separated list, all at least 1, in ascending order.
 
   An item may also be a range, first:last:step or first:last, which includes both ends.
+
+  Raises:
+    ArgumentTypeError: an item is neither, or they are more than `MOST`.
   """
   listed: set[int] = set()
-  for name in names(text):
-    first, *rest = map(int, name.split(":"))
-    last, step = (first, 1) if not rest else (*rest, 1) if len(rest) == 1 else rest
-    listed |= set(itertools.islice(range(first, last + 1, step), MOST + 1))
+  try:
+    for name in names(text):
+      first, *rest = map(int, name.split(":"))
+      last, step = (first, 1) if not rest else (*rest, 1) if len(rest) == 1 else rest
+      listed |= set(itertools.islice(range(first, last + 1, step), MOST + 1))
+  except ValueError:
+    listed = set()
   if not 0 < len(listed) <= MOST or min(listed) < 1:
-    raise ValueError(text)
+    what = f"write at most {MOST:,} whole numbers from 1 on, as in 16,32 or 16:128:16"
+    raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
   return sorted(listed)
 
 

@@ -47,11 +47,10 @@ def context(args: argparse.Namespace) -> None:
     UserError: a run does not exist, or cannot be measured so.
   """
   if args.recl:
-    from posexp.reporting import contexts
+    from posexp.language.effective_lengths import effective_lengths, table
     from posexp.runs import read_run
 
-    runs = [*map(read_run, args.runs)]
-    print(contexts.length_table(contexts.effective_lengths(runs, args.split)))
+    print(table(effective_lengths([*map(read_run, args.runs)], args.split)))
     return
   from posexp.language.by_context import measure
   from posexp.training.restore import open_for

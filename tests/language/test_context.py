@@ -15,9 +15,8 @@ from flax import nnx
 from scipy import stats
 
 from posexp.errors import UserError
-from posexp.language import context, windows
+from posexp.language import context, effective_lengths, windows
 from posexp.language.by_context import Curve
-from posexp.reporting import contexts
 from posexp.runs import RunWriter, read_run
 from posexp.runs.context_losses import (
   ContextLosses,
@@ -176,7 +175,7 @@ def paper(group, i, share, step, c):
   return None
 
 
-@pytest.mark.parametrize("share", contexts.SHARES)
+@pytest.mark.parametrize("share", effective_lengths.SHARES)
 def test_effective_lengths_are_those_of_the_paper(share):
   draw = np.random.default_rng(1)
   text = draw.gamma(2, 1, 200)
@@ -188,7 +187,7 @@ def test_effective_lengths_are_those_of_the_paper(share):
     }
     for end in ends
   ]
-  found = [contexts.relative_effective_length(group, i, share) for i in range(3)]
+  found = [effective_lengths.relative_effective_length(group, i, share) for i in range(3)]
   wanted = [paper(group, i, share, 100, 100) for i in range(3)]
   assert [None if each.reached_end else each.tokens for each in found] == wanted
   assert found[0].tokens < found[1].tokens < found[2].tokens
@@ -261,7 +260,7 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
   ("argv", "message"),
   [
     ("--beyond 1", "--beyond must be at least 2, not 1"),
-    ("--at 0,8", "argument --at: invalid ranges value"),
+    ("--at 0,8", "argument --at: write at most 10,000 whole numbers from 1 on, as in 16,32 or"),
     ("--recl --memory 8", "--recl compares what was measured, so only --split can be"),
     ("--at 100000", "a context of 100,000 tokens: only 0 of the "),
     ("--at 8 --positions 9000", "a context of 8 tokens: only 368 of the 375 targets have as"),
