@@ -47,7 +47,8 @@ def clean(args: argparse.Namespace) -> int:
     OSError: a checkpoint cannot be removed.
   """
   runs, notes = read_runs(args.runs, trials=True)
-  print("\n".join([_table(runs), *notes]))
+  linked = [f"{run.path}/checkpoints is a link: it stays" for run in runs if not _own(run)]
+  print("\n".join([_table(runs), *notes, *linked]))
   if args.keep is None:
     for keep in KEPT:
       size = _size(path for each in runs for path in spare(each, keep))
@@ -69,13 +70,19 @@ def clean(args: argparse.Namespace) -> int:
 def spare(run: Run, keep: str) -> list[Path]:
   """Return the checkpoints of a finished run that only further training would need.
 
-  With `keep` "none" these are all of its checkpoints. A run that has not finished keeps all.
+  With `keep` "none" these are all of its checkpoints. A run that has not finished keeps all, and so
+  does one whose checkpoints are elsewhere, behind a link.
   """
-  if run.summary is None:
+  if run.summary is None or not _own(run):
     return []
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
   checkpoints = run.path.glob("checkpoints/*")
   return [path for path in checkpoints if path.name.isdigit() and int(path.name) not in best]
+
+
+def _own(run: Run) -> bool:
+  """Return whether the checkpoints of a run are in its own folder."""
+  return not (run.path / "checkpoints").is_symlink()
 
 
 def _table(runs: Sequence[Run]) -> str:
@@ -83,7 +90,7 @@ def _table(runs: Sequence[Run]) -> str:
   for task in sorted({run.task for run in runs}):
     own = [run for run in runs if run.task == task]
     unfinished = sum(run.summary is None for run in own)
-    held = _size(run.path / "checkpoints" for run in own)
+    held = _size(run.path / "checkpoints" for run in own if _own(run))
     other = _size(run.path for run in own) - held
     counts = str(len(own)), str(unfinished)
     rows.append([task, *counts, _megabytes(held), _megabytes(other)])

@@ -117,26 +117,26 @@ def share(intervals: Iterator[tuple[float, float, float]]) -> float:
   return 100.0 * sum(low - 1e-12 <= truth <= high + 1e-12 for low, high, truth in intervals)
 
 
-def over_examples(n: int, draws: int) -> dict[str, float]:
+def over_examples(n: int, draws: int, luck: float) -> dict[str, float]:
   """Return in how many per cent of draws intervals of a difference hold 0, by their method.
 
   Two groups of n seeds are right or wrong on the same examples, which are drawn anew with the
-  seeds; some examples are easier for the one group, others for the other.
+  seeds; some examples are easier for the one group, others for the other. Of what a run does by
+  chance on an example, its seed decides a share of `luck`, the same for both groups.
   """
   random, found = np.random.default_rng(n), {}
   for _ in range(draws):
-    easy = random.normal(1, 1.5, EXAMPLES)
+    easy, common = random.normal(1, 1.5, EXAMPLES), random.normal(0, 1.7, (n, EXAMPLES))
     rights = []
     for _ in range(2):
       logits = easy + random.normal(0, 1, EXAMPLES) + random.normal(0, 0.1, (n, 1))
-      rights.append((random.random((n, EXAMPLES)) < 1 / (1 + np.exp(-logits))).astype(float))
+      own = random.normal(0, 1.7, (n, EXAMPLES))
+      logits += math.sqrt(luck) * common + math.sqrt(1 - luck) * own
+      rights.append((logits > 0).astype(float))
     a, b = rights
     seeds = contrast(dict(enumerate(a.mean(1))), dict(enumerate(b.mean(1))), 1.0)
-    moves = [
-      Moves(each.mean(0) - each.mean(), each.var(0, ddof=1).mean() / each.size, "")
-      for each in (a, b)
-    ]
-    both = seeds.over_examples(moves[0].covariance(moves[1]), EXAMPLES)
+    ours, theirs = (Moves(dict(enumerate(each - each.mean(1)[:, None])), "") for each in rights)
+    both = seeds.over_examples(ours.covariance(theirs), EXAMPLES)
     chosen = random.integers(0, n, (2, 200, n))
     times = random.multinomial(EXAMPLES, np.full(EXAMPLES, 1 / EXAMPLES), 200) / EXAMPLES
     drawn = [
@@ -164,9 +164,12 @@ def table() -> str:
   for shared in (0.5, 0.9):
     name = f"difference, losses: normal, {100 * shared:.0f} % of the variance shared"
     rows.append([name, *(of_differences(KINDS[0], n, DRAWS, shared) for n in SEEDS)])
-  found = [over_examples(n, DRAWS // 8) for n in SEEDS]
-  for name in found[0]:
-    rows.append([f"difference on other examples, {name}", *(each[name] for each in found)])
+  for luck in (0.0, 0.9):
+    found = [over_examples(n, DRAWS // 8, luck) for n in SEEDS]
+    shared = f", {100 * luck:.0f} % of luck shared" if luck else ""
+    for name in found[0]:
+      of = f"difference on other examples{shared}, {name}"
+      rows.append([of, *(each[name] for each in found)])
   heads = ["scores of seeds", *(f"n = {n}" for n in SEEDS)]
   return tabulate(rows, heads, "pipe", floatfmt=".1f")
 

@@ -26,9 +26,11 @@ def vectors(name: str, *, positions: int, width: int, **options: Any) -> np.ndar
   p_0, p_1, p_2 of Vaswani et al. (2017, section 3.5), float64 [positions,width].
 
   Raises:
-    UserError: there is no such encoding or option, it has fewer positions, or its words have no
-      vectors of positions.
+    UserError: there is no such encoding or option, it has fewer positions, `positions` is below 1,
+      or its words have no vectors of positions.
   """
+  if positions < 1:
+    raise UserError(f"positions={positions}: give a whole number from 1 on")
   encoding = encoding_of(name, **options)
   if "input" not in encoding.acts_in:
     where = " and ".join(encoding.acts_in) or "nothing"

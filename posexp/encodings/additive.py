@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Count, Whole
-from posexp.encodings.base import Encoding, Matrix, Relation, TokenEmbedding, scaled
+from posexp.encodings.base import Encoding, Matrix, Relation, TokenEmbedding, scaled, width_of
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
@@ -72,9 +72,7 @@ class Absolute(Encoding):
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     if self.at == "input":
       return None
-    table = getattr(embed, "word_table", None)  # its vectors are as wide as those of positions
-    features = num_heads * head_dim if table is None else table.shape[1]
-    return Rows(self.vector(features, rngs))
+    return Rows(self.vector(width_of(embed, num_heads * head_dim), rngs))
 
 
 class WordAndPosition(nnx.Module):

@@ -40,6 +40,12 @@ def capped(logits: Array, cap: float | None) -> Array:
   return jnp.where(logits > HIDDEN / 2, cap * jnp.tanh(logits / cap), HIDDEN)
 
 
+def width_of(embed: Any, default: int) -> int:
+  """Return how many features the word vectors of an embedding have; `default` without one."""
+  table = getattr(embed, "word_table", None)
+  return default if table is None else table.shape[1]
+
+
 def whole(features: int, num_heads: int) -> int:
   """Return the width of a head.
 

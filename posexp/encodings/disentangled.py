@@ -15,7 +15,7 @@ from jax import Array
 
 from posexp.config.checks import Count, at_most, between, even_from, only_with
 from posexp.encodings.additive import Table
-from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
+from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span, width_of
 from posexp.encodings.bias import MOST_BUCKETS, buckets_by_offset, check_buckets
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
@@ -77,8 +77,10 @@ class DeBERTa(Encoding):
     if len(self.terms) == 1:
       return None
     rows = 2 * (self.log_buckets or self.k)
-    epsilon = self.norm_epsilon if self.normalized else None
-    return RelativeTable(rows, num_heads * head_dim, epsilon=epsilon, rngs=rngs)
+    epsilon, features = self.norm_epsilon if self.normalized else None, num_heads * head_dim
+    if self.share_maps:  # which read vectors as wide as those of words
+      features = width_of(embed, features)
+    return RelativeTable(rows, features, epsilon=epsilon, rngs=rngs)
 
 
 def projection(features: int, *, bias: bool, rngs: Rngs) -> Linear:

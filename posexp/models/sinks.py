@@ -61,9 +61,13 @@ def check_softmax(relation: Relation, asked: str, neutral: str) -> None:
 def without_own(found: Array, own: Array) -> Array:
   """Return y − (y·v̂) v̂ for outputs y and each query's own values v, [B,Q,H,D] (XSA, 2603.09078).
 
-  What is left is orthogonal to v. It is computed in float32.
+  What is left is orthogonal to v. It is computed in float32, and is 0 where it is nothing but the
+  rounding of y, as at a token that sees only itself.
   """
   y, v = found.astype(jnp.float32), own.astype(jnp.float32)
   square = jnp.square(v).sum(-1, keepdims=True)
   v = v * jax.lax.rsqrt(jnp.maximum(square, SHORTEST**2))
-  return (y - (y * v).sum(-1, keepdims=True) * v).astype(found.dtype)
+  left = y - (y * v).sum(-1, keepdims=True) * v
+  rounding = jnp.finfo(found.dtype).eps ** 2 * jnp.square(y).sum(-1, keepdims=True)
+  exceeds = jnp.square(left).sum(-1, keepdims=True) > rounding
+  return jnp.where(exceeds, left, 0.0).astype(found.dtype)

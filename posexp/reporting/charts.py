@@ -69,12 +69,13 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
         points.append(_point(group, label(others, group.runs), value, of))
     drawn.append(Chart("numbers", key, of, points))
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
-    points = []
+    points, shown = [], score(key, table)
     for group in groups:
       steps, values = curve(list(group.repeats.values()), key)
       for step, column in zip(steps.tolist(), values.T, strict=True):
-        points.append(Point(group, group.label, step, group.of(column), column.tolist()))
-    drawn.append(Chart("steps", "step", score(key, table), points))
+        over_seeds = group.of(column, shown.most)
+        points.append(Point(group, group.label, step, over_seeds, column.tolist()))
+    drawn.append(Chart("steps", "step", shown, points))
   for parts in scores.by_part(of, results.runs).values():
     drawn.append(_by_part(groups, parts))
   for cost in DRAWN:

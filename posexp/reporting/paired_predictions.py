@@ -127,39 +127,51 @@ def packed_examples(run: Run) -> dict[str, dict[str, Any]]:
 
 
 class Moves(NamedTuple):
-  """How single examples move the mean score of some runs."""
+  """How single examples move the scores of some runs: the first-order terms of ratios."""
 
-  by_example: np.ndarray  # float [N]; of the mean over runs
-  noise: float  # the part of the variance of the mean that is due to single runs on single examples
+  by_run: Mapping[Any, np.ndarray]  # float [N], whose mean is 0, by what tells the runs apart
   of: str  # the digest of the examples
 
+  @property
+  def count(self) -> int:
+    """The number of examples."""
+    return len(next(iter(self.by_run.values())))
+
+  def within(self, keys: Sequence[Any]) -> Moves:
+    """Return those of some runs alone."""
+    return self._replace(by_run={key: self.by_run[key] for key in keys})
+
   def covariance(self, other: Moves) -> np.ndarray:
-    """Return the covariance [2,2] of two means over draws of examples, as in a bootstrap, without
-    the part that the variance of the runs already holds.
+    """Return the covariance [2,2] of the means of two groups of runs over draws of examples, as in
+    a bootstrap, without the part that the variance over runs already holds.
+
+    This is what single runs do by chance on single examples. Runs of one seed may have it in
+    common, and then it is no part of their difference.
     """
-    count = len(self.by_example)
-    return np.cov(self.by_example, other.by_example) / count - np.diag([self.noise, other.noise])
+    sides = [np.array([*each.by_run.values()]) for each in (self, other)]
+    noise = np.diag([side.var(axis=0, ddof=1).mean() / side.size for side in sides])
+    shared = [key for key in self.by_run if key in other.by_run]
+    if len(shared) > 1:
+      a, b = (np.array([each.by_run[key] for key in shared]) for each in (self, other))
+      common = ((a - a.mean(axis=0)) * (b - b.mean(axis=0))).mean(axis=1).sum()
+      weight = len(shared) / (len(shared) - 1) / len(sides[0]) / len(sides[1])
+      noise += common * weight / self.count * (1 - np.eye(2))
+    return np.cov(*(side.mean(axis=0) for side in sides)) / self.count - noise
 
 
-def moved(runs: Sequence[Run], score: Score) -> Moves | None:
-  """Return how examples move the mean score of some runs, by the first-order terms of ratios; None
-  where the runs have no scores of the same examples.
-  """
-  every, of = [], None
-  for run in runs:
+def moved(runs: Mapping[Any, Run], score: Score) -> Moves | None:
+  """Return how examples move the scores of some runs; None without scores of the same examples."""
+  by_run, of = {}, None
+  for key, run in runs.items():
     one = None if score.part else _examples_of(run, score)
     if one is None or of not in (None, one.of):
       return None
     ratio = one.amounts.sum() / one.sizes.sum()
     if abs(ratio - run.score(score.key)) > 1e-3 * max(abs(ratio), 1e-3):
       return None  # the score counts more than predictions can
-    every.append((one.amounts - ratio * one.sizes) / one.sizes.mean())
+    by_run[key] = (one.amounts - ratio * one.sizes) / one.sizes.mean()
     of = one.of
-  if of is None:
-    return None
-  moves = np.array(every)
-  noise = moves.var(axis=0, ddof=1).mean() / moves.size if len(moves) > 1 else 0.0
-  return Moves(moves.mean(axis=0), float(noise), of)
+  return None if of is None else Moves(by_run, of)
 
 
 def tested_on(run: Run, score: Score) -> str | None:

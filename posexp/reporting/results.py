@@ -16,7 +16,7 @@ import numpy as np
 from posexp.errors import UserError, counted
 from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
-from posexp.reporting.paired_predictions import Moves, moved, tested_on
+from posexp.reporting.paired_predictions import moved, tested_on
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
@@ -171,20 +171,22 @@ class Results:
     return [group for group in self.ranked if turned(group)]
 
   @functools.cached_property
-  def _moved(self) -> dict[str, Moves | None]:
-    """How examples move the mean of each group, by its label."""
-    return {group.label: moved([*group.repeats.values()], self.score) for group in self.ranked}
-
-  def over_examples(self, group: Group) -> Estimate | None:
-    """Return the difference to the baseline for other seeds and other test examples, too; None
-    where the runs have no scores of single examples, or of other examples.
-    """
-    contrast = group.difference.contrast
-    ours, theirs = self._moved[group.label], self._moved[self.baseline.label]
-    if contrast is None or ours is None or theirs is None or ours.of != theirs.of:
-      return None
-    wider = contrast.over_examples(ours.covariance(theirs), len(ours.by_example))
-    return Estimate(min(contrast.n), contrast.mean, None, *wider.ends()) if wider.error else None
+  def over_examples(self) -> dict[str, Estimate]:
+    """The differences to the baseline for other seeds and other test examples, too, by the groups'
+    labels; without groups that have no scores of single examples, or of others."""
+    tested = [group for group in self.ranked if group.difference.contrast]
+    base = moved(self.baseline.repeats, self.score) if tested else None
+    wider: dict[str, Estimate] = {}
+    for group in tested if base else ():
+      own, contrast = moved(group.repeats, self.score), group.difference.contrast
+      if own is None or own.of != base.of:
+        continue
+      shared = [key for key in own.by_run if key in base.by_run]
+      ours, theirs = (each.within(shared) if contrast.paired else each for each in (own, base))
+      found = contrast.over_examples(ours.covariance(theirs), ours.count)
+      if found.error:
+        wider[group.label] = Estimate(min(contrast.n), contrast.mean, None, *found.ends())
+    return wider
 
   def shown(self, found: Estimate, sign: str = "") -> str:
     """Return a mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it
@@ -279,9 +281,7 @@ def _of_task(
         made.other_data.append(group)
       else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
-        group.difference = _difference(group.repeats, base.repeats, score, comparisons)
-        if made.cut_short([*group.repeats.values(), *base.repeats.values()]):
-          group.difference = Difference(Estimate(*group.difference.estimate[:2]))
+        group.difference = _difference(made, group.repeats, base.repeats, comparisons)
     tested = [] if made.looked_at else [group.difference for group in made.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p
@@ -299,13 +299,18 @@ def _other_data(a: Group, b: Group, score: Score, of: str) -> bool:
 
 
 def _difference(
-  a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score, looks: int = 0
+  results: Results, a: Mapping[Any, Run], b: Mapping[Any, Run], looks: int = 0
 ) -> Difference:
-  """Return the difference of two groups by seed, one of `looks` comparisons if there were looks."""
-  own, base = ({key: run.score(score.key) or 0.0 for key, run in side.items()} for side in (a, b))
-  if looks:
-    return anytime.difference(own, base, score.most, looks)
-  return Difference.of(own, base, score.most)
+  """Return the difference of two groups by seed, one of `looks` comparisons if there were looks; it
+  is not tested if most runs were cut short.
+  """
+  key, most = results.score.key, results.score.most
+  own, base = ({seed: run.score(key) or 0.0 for seed, run in side.items()} for side in (a, b))
+  looked_at = anytime.difference(own, base, most, looks) if looks else None
+  found = looked_at or Difference.of(own, base, most)
+  if results.cut_short([*a.values(), *b.values()]):
+    return Difference(Estimate(*found.estimate[:2]))
+  return found
 
 
 def against_itself(results: Results) -> Group | None:
@@ -335,7 +340,7 @@ def against_itself(results: Results) -> Group | None:
     label=f"A/A: {base.label}, {how}",
     repeats=a,
     estimate=estimated,
-    difference=_difference(a, b, score),
+    difference=_difference(results, a, b),
   )
 
 

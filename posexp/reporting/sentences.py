@@ -126,7 +126,7 @@ def _difference(group: Group, results: Results) -> str:
   own, base = test.n if test else (len(group.repeats), len(results.baseline.repeats))
   pairs = f"{own} pairs" if test and test.paired else ""
   text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"
-  if (wider := results.over_examples(group)) is not None:
+  if (wider := results.over_examples.get(group.label)) is not None:
     ends = "to".join(f" {results.score.number(end, '+')} " for end in (wider.low, wider.high))
     text += f"; with other test examples, too,{ends.rstrip()}"
   if kind == "not told apart" and (least := results.detectable(group)) is not None:
@@ -226,23 +226,26 @@ def notes(results: Results) -> Iterator[str]:
       yield f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
     elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
-    test = group.difference.contrast
-    if test and test.paired and test.n[0] < max(len(group.repeats), len(base.repeats)):
+    test, theirs = group.difference.contrast, base.repeats if base else {}
+    shared, most = len(group.repeats.keys() & theirs.keys()), max(map(len, (group.repeats, theirs)))
+    alone = test.paired if test else min(len(group.repeats), len(theirs)) == 1
+    if group is not base and alone and 0 < shared < most:
       yield (
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
-        f"{counted(test.n[0], 'seed')}: their difference is that of these alone."
+        f"{counted(shared, 'seed')}: their difference is that of these alone."
       )
   for group in results.doubtful:
-    own, theirs = (results.of_learned(side).mean for side in (group, base))
+    own, other = (results.of_learned(side).mean for side in (group, base))
     yield (
       f"Seeds that have not learned decide whether {group.label} or {base.label} is ahead: without "
-      f"them the means are {results.score.number(own)} and {results.score.number(theirs)}."
+      f"them the means are {results.score.number(own)} and {results.score.number(other)}."
     )
   kept = [run for group in results.groups for run in group.repeats.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
   for key in results.uncrossed:
-    often = Counter(group.values[key] for group in results.ranked).most_common(1)[0][0]
+    values = Counter(group.values[key] for group in results.ranked)
+    often = next(value for value, _ in values.most_common() if value != MISSING)
     yield (
       f"Some groups have values of {key} that others lack; {_where(key, often)} compares those "
       "that have the same."

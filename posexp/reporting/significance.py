@@ -117,7 +117,7 @@ class Contrast(NamedTuple):
     """The standard error of the difference."""
     (a, both), (_, b) = self.covariance
     left = a + b - 2 * both
-    return math.sqrt(left) if left > 1e-12 * (a + b) else 0.0
+    return math.sqrt(left) if left > max(1e-12 * (a + b), 0.0) else 0.0
 
   def ends(self, reach: float | None = None) -> tuple[float, float]:
     """Return the ends of the interval of the difference: by default of 95 %, or else so many

@@ -144,11 +144,12 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       if results.gated:
         row |= {"learned": len(group.learned(results.score)), "seeds": len(group.repeats)}
       else:
-        row["shared_seeds"] = against.estimate.n
+        theirs = results.baseline.repeats if results.baseline else {}
+        row["shared_seeds"] = len(group.repeats.keys() & theirs.keys())
       row |= {"difference": against.estimate.mean}
       row |= {"difference_low": against.estimate.low, "difference_high": against.estimate.high}
       row |= {"p": against.p, "p_holm": against.holm, "detectable": results.detectable(group)}
-      wider = results.over_examples(group) if against.contrast else None
+      wider = results.over_examples.get(group.label)
       row |= {"over_examples_low": wider and wider.low, "over_examples_high": wider and wider.high}
       rows.append(row | group.costs)
   return sheet(rows)

@@ -57,12 +57,10 @@ def tuned_table(task: str, tuned: Sequence[Tuning], results: Sequence[Results]) 
   rows = []
   for tuning in tuned:
     digests = {FIXED: tuning.fixed, TUNED: tuning.tuned}
-    seeds = counted(max(len(point.runs) for point in tuning.points), "seed")
-    row = [
-      tuning.label,
-      f"{len(tuning.points)} × {seeds}",
-      tuning.best.typed if tuning.best else MISSING,
-    ]
+    counts = [len(point.runs) for point in tuning.points]
+    equal = f"{len(counts)} × {counted(counts[0], 'seed')}"
+    trials = equal if len({*counts}) == 1 else f"{sum(counts)}"
+    row = [tuning.label, trials, tuning.best.typed if tuning.best else MISSING]
     row.append(tuning.score.number(tuning.best.mean) if tuning.best else MISSING)
     for kind, side in sides.items():
       groups = [group for group in side.ranked if digests[kind] in {r.digest for r in group.runs}]
@@ -104,6 +102,12 @@ def notes(tuned: Sequence[Tuning]) -> Iterator[str]:
       "values beyond it may be better."
     )
   for tuning in tuned:
+    counts = [len(point.runs) for point in tuning.points]
+    if few := sum(count < max(counts) for count in counts):
+      yield (
+        f"{tuning.label}: of {len(counts)} choices {few} had fewer seeds than others, and those with "
+        "the most seeds alone are compared; the same tune.seeds for all compares them all."
+      )
     if left := sum(run.summary is None for point in tuning.points for run in point.runs):
       yield f"{tuning.label}: {counted(left, 'trial')} not finished, so the choice may change."
   counts = [sum(len(point.runs) for point in tuning.points) for tuning in tuned]
@@ -134,7 +138,7 @@ def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
   """Return the verdict on each group of finished runs, by its folder: how it compares with the
   baseline, or "" where more seeds are needed. The baseline is open as long as another group is.
   """
-  runs = read_runs(folders, trials=True)[0]
+  runs = _of_folders(folders)
   verdict_of: dict[Path, str] = {}
   for task in results(tracks(runs, tunings(runs))):
     task.margin = None if margin is None else margin / task.score.factor
@@ -156,7 +160,7 @@ def of_sweep(folders: Sequence[Path], margin: float | None = None) -> Iterator[s
 
   `margin` is that of a sweep with `until`; if it is None, the one that its last run was begun with.
   """
-  runs = read_runs(folders, trials=True)[0]
+  runs = _of_folders(folders)
   tuned = labeled(tunings(runs))
   if not (finals := tracks(runs, tuned)):
     return
@@ -171,6 +175,12 @@ def of_sweep(folders: Sequence[Path], margin: float | None = None) -> Iterator[s
   looked_at = [task for task in tasks if task.looked_at and len(task.ranked) > 1]
   for task in looked_at:
     yield from _told(task, "told" if len(looked_at) == 1 else f"told {task.task}")
+
+
+def _of_folders(folders: Sequence[Path]) -> list[Run]:
+  """Return the runs in some folders, and with a trial all that are beside it: they count, too."""
+  places = [each.parents[1] if each.parents[1].name == "trials" else each for each in folders]
+  return read_runs([*dict.fromkeys(places)], trials=True)[0]
 
 
 def _told(results: Results, title: str) -> Iterator[str]:

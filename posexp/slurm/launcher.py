@@ -65,6 +65,13 @@ class Numbers:
   setup: list[str] | None
   additional_parameters: dict[str, Any] | None
 
+  def __post_init__(self):
+    if self.signal_delay_s >= (turn := 60 * self.timeout_min):
+      raise ValueError(
+        f"signal_delay_s={self.signal_delay_s} ends a turn of {turn} s, which is "
+        f"timeout_min={self.timeout_min}, as soon as it begins: give fewer seconds, or more minutes"
+      )
+
 
 def options(cfg: DictConfig) -> dict[str, Any]:
   """Return the options of `hydra.launcher`; UserError if one has a wrong type."""

@@ -24,6 +24,7 @@ from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
 from posexp.errors import UserError, counted, lasting, near
 from posexp.runs import Run, read_runs
+from posexp.runs.identity import number
 from posexp.runs.trials import Point, Tuning, tunings
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, LATER, Member, Sweep
 
@@ -135,12 +136,13 @@ class Space:
 def check_tuned(key: str, lines: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
   """Raise UserError for an option that cannot be tuned; `columns` are those that are compared."""
   section, dot, _ = key.partition(".")
-  line = brief(f"{PREFIX}{key}={','.join(each.partition('=')[2] for each in lines)}")
+  typed = [each.partition("=")[2] for each in lines]
+  line = brief(f"{PREFIX}{key}={','.join(typed)}")
   if not dot or section in ("task", "hydra", "tracker", "wandb"):
     raise UserError(
       f"{line}: options of the model, of training and of encodings are tuned, and {key} is none"
     )
-  if len({*lines}) < 2:
+  if len({text if (value := number(text)) is None else value for text in typed}) < 2:
     raise UserError(f"{line}: one value leaves nothing to choose; type several, or {lines[0]}")
   if len(columns.get(key, ())) > 1:
     raise UserError(f"{line}: the sweep compares values of {key} already; tune it, or compare them")

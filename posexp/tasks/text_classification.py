@@ -20,6 +20,7 @@ from posexp.data import batches, sources, splits, tokenizer, writing
 from posexp.data.batches import Examples
 from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
+from posexp.runs.identity import number
 from posexp.runs.predictions import LABELS, write_predictions
 from posexp.tasks import bag_of_words
 from posexp.tasks.contract import Snapshot, Task
@@ -231,12 +232,11 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
-  equal = task.equal
-  both = _twofold((equal(text), label) for text, label in itertools.chain(*given.values()))
+  both = _twofold((task.equal(text), label) for text, label in itertools.chain(*given.values()))
   again: dict[str, Split] = {
     split: functools.partial(iter, found) for split, found in given.items()
   }
-  streams, arranged = splits.arrange(again, equal=equal, fold=task.part)
+  streams, arranged = splits.arrange(again, equal=task.equal, fold=task.part)
   notes = [*notes, *arranged]
   kept = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in kept["train"]}) < 2:
@@ -247,11 +247,13 @@ def _rows(
     raise UserError(
       f"the training texts are all empty; is task.text={getattr(task, 'text', None)} their column?"
     )
-  plain = {label: splits.composed(label.strip().casefold()) for label in sorted(labels)}
+  plain: dict[str, Any] = {name: number(name) for name in sorted(labels)}
+  words = [name for name, value in plain.items() if value is None]
+  plain |= {name: splits.composed(name.strip().casefold()) for name in words}
   shared = Counter(plain.values())
   if alike := [repr(label) for label in plain if shared[plain[label]] > 1]:
     named = ", ".join(alike[:8])
-    notes.append(f"the labels {named} differ by blanks, capitals or how accents are written")
+    notes.append(f"the labels {named} differ by blanks, capitals or how they are written")
   for split in EVALUATED:
     if new := sum(label not in seen for _, label in kept[split]):
       notes.append(f"{counted(new, f'{split} text')} with a label that no training text has")

@@ -241,11 +241,14 @@ def _check_parent(setup: Setup, parent: Run) -> None:
   if setup.task.data_digest():
     free |= {key for key in FILES if names_file(key, here.get(key))}
   differing = [key for key in {**there, **here} if here.get(key) != there.get(key)]
+  also = "and a run has the data and the tokens of the run that it starts from"
   for option in [key for key in differing if key not in free]:
-    kept = "task" if option == "kind" else f"task.{option}"
+    if option == "kind":
+      tasks = f"it is a run of {there['name']}, and not of {here['name']}"
+      raise UserError(f"init={near(parent.path)}: {tasks}, {also}; choose another run or task")
     raise UserError(
-      f"init={near(parent.path)}: it was trained with {kept}={show(there.get(option))}, and a run "
-      "has the data and the tokens of the run that it starts from; choose the same"
+      f"init={near(parent.path)}: it was trained with task.{option}={show(there.get(option))}, "
+      f"{also}; choose the same"
     )
 
 

@@ -57,6 +57,8 @@ def test_figures_are_drawn_and_words_stand_beside_numbers_and_the_first_channels
 
 
 def test_vectors_are_those_of_the_formula():
+  with pytest.raises(UserError, match="positions=0: give a whole number from 1 on"):
+    vectors("index", positions=0, width=1)
   found = vectors("binary", positions=3, width=4, bits=2)
   assert (np.sign(found) == [[-1, -1, 0, 0], [1, -1, 0, 0], [-1, 1, 0, 0]]).all()
   with pytest.raises(UserError, match="rope has no vectors of positions: it acts in attention"):

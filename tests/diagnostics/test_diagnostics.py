@@ -371,3 +371,7 @@ def test_the_ceiling_of_echo_without_a_memory():
   right = np.concatenate([np.where(inside, 1, 1 / 16)[mask_row] for m in masks for mask_row in m])
   assert data.ceiling == pytest.approx(right.mean())
   assert EchoData(16, 32, 32).ceiling == pytest.approx(0.0625)
+  parts = [*data.evaluation("test", 24)]  # a batch size changes nothing of what is measured
+  tokens = {place: row for b in parts for place, row in zip(b["index"], b["tokens"], strict=True)}
+  for batch in data.evaluation("test", 64):
+    np.testing.assert_array_equal(batch["tokens"], [tokens[place] for place in batch["index"]])

@@ -123,6 +123,8 @@ def test_tupe(encoding, causal):
 
 def test_shared_maps_of_keys_serve_as_many_heads_of_queries():
   size = Size(d_model=16, num_heads=4, d_ff=8, num_layers=1, dropout=0.0)
+  narrow = Stack(23, DeBERTa(share_maps=True), dataclasses.replace(size, head_dim=3), rngs=rngs())
+  assert narrow(np.ones((1, 5), int)).shape == (1, 5, 16)
   few, every = (
     Stack(23, DeBERTa(k=2, share_maps=True), each, rngs=rngs())
     for each in (dataclasses.replace(size, num_kv_heads=2), size)

@@ -93,6 +93,14 @@ def test_a_sink_of_any_size_is_stable():
   np.testing.assert_allclose(high, compiled(stack, "__call__", some_tokens()), atol=1e-6)
 
 
+def test_nothing_is_left_of_an_output_that_is_a_part_of_the_own_value():
+  v = jax.random.normal(jax.random.key(1), (2, L, 4, 12), jnp.bfloat16)
+  share = jnp.linspace(0.1, 0.9, L, dtype=jnp.bfloat16)[:, None, None]  # as a sink leaves of it
+  assert not without_own(share * v, v).any()
+  other = v.at[0, 0, 0, 0].add(1)
+  assert [*map(int, np.argwhere(np.asarray(without_own(other, v)))[0][:3])] == [0, 0, 0]
+
+
 def test_a_value_of_zero_has_a_gradient_where_it_is_removed():
   y = jax.random.normal(jax.random.key(1), (2, L, 4, 12))
   slope = jax.jit(jax.grad(lambda v: without_own(y, v).sum()))

@@ -207,6 +207,8 @@ def test_seeds_are_paired_where_that_gains_and_it_is_said(tmp_path, said, paired
   assert ("n = 5 and 6; these seeds find 4." in text) != paired
   assert ("; 1 of 1 paired by seed, which" in text) == paired
   assert "| A/A: sinusoidal, seeds 0, 2, 4 against seeds 1, 3, 5 | 3 | 91.67 |" in text
+  sweep(tmp_path / "one", {"sinusoidal": A[:1], "rpr": B[:2]})
+  assert "sinusoidal (seeds 0) share 1 seed: their difference" in said(tmp_path / "one")
 
 
 def test_copies_of_a_run_count_once(tmp_path, said):

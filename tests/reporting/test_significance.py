@@ -12,6 +12,7 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from posexp.reporting import significance
+from posexp.reporting.paired_predictions import Moves
 from posexp.reporting.results import results
 from posexp.runs import read_runs
 
@@ -189,6 +190,17 @@ def test_other_examples_widen_an_interval_by_their_variance():
   drawn = [each[:, examples].mean((0, 2)) for each in (a, b)]
   assert wider.error**2 - found.error**2 == pytest.approx(np.var(drawn[0] - drawn[1]), rel=0.1)
   assert wider.ends()[0] < found.ends()[0] < found.ends()[1] < wider.ends()[1]
+
+
+def test_what_runs_do_by_chance_on_examples_counts_once_also_where_seeds_share_it():
+  draw = np.random.default_rng(0)
+  luck, own = draw.normal(size=(1, 4, 300)), draw.normal(size=(2, 4, 300))
+  a, b = (each - each.mean(1, keepdims=True) for each in luck + 0.2 * own)
+  found = Moves(by_seed(a), "").covariance(Moves(by_seed(b), ""))
+  pairs = a - b  # the same of the differences of pairs, which have the shared part no more
+  noise = pairs.var(0, ddof=1).mean() / 4
+  assert found @ [1, -1] @ [1, -1] == pytest.approx((pairs.mean(0).var(ddof=1) - noise) / 300)
+  assert found[0, 0] == pytest.approx((a.mean(0).var(ddof=1) - a.var(0, ddof=1).mean() / 4) / 300)
 
 
 def test_holm_is_what_its_steps_say():

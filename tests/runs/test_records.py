@@ -105,11 +105,11 @@ def test_records_hold_which_examples_were_right_and_reports_say_what_others_woul
   by_folder, by_record = capsys.readouterr().out.split("written: ")
   for text in (by_folder, by_record):
     assert "points, p = 0.0" in text
-    assert re.search(r"with other test\s+examples, too,\s+\+2.63 to \+22.37", text)
+    assert re.search(r"with other test\s+examples, too,\s+\+2.64 to \+22.36", text)
   (one, *_) = read_records(file)
   assert one.examples["test"]["accuracy"].keys() == {"of", "count", "right"}
   right = Examples.unpacked(one.examples["test"]["accuracy"]).amounts
   assert right.tolist() == [1.0] * 20 + [0.0] * 20
   damaged = dataclasses.replace(one, examples={"test": {"accuracy": {"right": "?"}}})
   with pytest.raises(UserError, match="its scores of examples are damaged"):
-    moved([damaged], score("test/accuracy"))
+    moved({0: damaged}, score("test/accuracy"))

@@ -97,6 +97,9 @@ def test_a_stopped_sweep_that_is_typed_again_ends_as_one_that_never_was(trained)
   count = len(trained.found)
   assert order.command(*SMALL).status == 0
   assert (len(trained.found), tree()) == (count, whole)
+  other = ["tune.train.learning_rate=1e-4,3e-4" if "rate" in word else word for word in SMALL]
+  said = " ".join(order.command(*other).out.split())  # what was tried before counts, too
+  assert "rpr 4 × 1 seed train.learning_rate=0.01 60.00 50.00 (n = 1) 60.00 (n = 1)" in said
 
 
 def test_a_trial_that_diverged_is_not_chosen_and_one_that_failed_is_waited_for(trained):
@@ -128,7 +131,7 @@ def test_runs_that_have_begun_have_curves_before_a_run_has_ended(trained):
 @pytest.mark.parametrize(
   ("typed", "said"),
   [
-    (["tune.train.learning_rate=1e-3"], "one value leaves nothing to choose"),
+    (["tune.train.learning_rate=1e-3,0.001"], "one value leaves nothing to choose"),
     (["tune.train.rate=1,2"], "there is no option train.rate"),
     ([RATES, "tune.seeds=1,2"], "seed=1 is a seed of trials (tune.seeds=[1,2])"),
     ([RATES, "tune.seeds=[7,7]"], "tune.seeds must be different numbers"),

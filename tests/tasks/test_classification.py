@@ -123,11 +123,11 @@ def test_the_digest_is_of_content_not_of_places(tmp_path):
 
 def test_labels_that_are_nearly_alike_are_said(tmp_path):
   rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(ROWS)]
-  path = write(tmp_path / "a.jsonl", [*rows, ("one more", "P"), ("another one", "p ")])
+  more = [("one more", "P"), ("another one", "p "), ("a number", 1), ("the same", 1.0)]
+  path = write(tmp_path / "a.jsonl", [*rows, *more])
   data = TextClassification(train=path).prepare(tmp_path)
-  assert (
-    "the labels 'P', 'p', 'p ' differ by blanks, capitals or how accents are written" in data.notes
-  )
+  named = "'1', '1.0', 'P', 'p', 'p '"
+  assert f"the labels {named} differ by blanks, capitals or how they are written" in data.notes
 
 
 def test_empty_and_long_texts_are_counted(tmp_path):
