@@ -38,7 +38,7 @@ from posexp.training.setup import Setup
 
 SAME = 1e-6  # of scores on the same processor, with the same versions
 ENDS = ((min, -1), (max, 1))  # of the rates that are tried
-AGAIN = 3  # results of an entry that are trained again
+AGAIN = 3  # runs of an entry that are trained again, of which one is a trial if there are some
 
 
 def verify(
@@ -67,8 +67,13 @@ def verify(
     yield f"options   those of the suite {suite.name} in {counted(len(every), 'run')}"
     if about["code"]:
       check_properties(about["encoding"], about["options"], files)
-    finals = [number for number, run in enumerate(every) if not run.trial]
-    drawn = random.SystemRandom().sample(finals, min(AGAIN, len(finals)))
+    finals, trials = (
+      [number for number, run in enumerate(every) if bool(run.trial) == kind]
+      for kind in (False, True)
+    )
+    draw = random.SystemRandom()
+    drawn = draw.sample(trials, min(1, len(trials)))
+    drawn += draw.sample(finals, min(AGAIN - len(drawn), len(finals)))
     again = train_again(file, drawn, out / "runs" / "verified", files)
     for before, now in zip(map(every.__getitem__, drawn), again, strict=True):
       with _saying(f"{before.task}: {_named(before)}"):
@@ -183,7 +188,7 @@ def train_again(
     if done.returncode:
       said = (done.stderr.strip().splitlines() or ["it has ended without a word"])[-1]
       raise UserError(f"{source} cannot be trained again: {said.removeprefix('posexp: error: ')}")
-    return with_context_losses(read_runs([place / digest])[0])[0][0]
+    return with_context_losses(read_runs([place / digest], trials=True)[0])[0][0]
 
   with ThreadPoolExecutor(cores()) as pool:
     return [*pool.map(train, numbers)]
@@ -193,22 +198,27 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
   """Yield how well the scores of an entry agree with the run that was trained again.
 
   On another processor, where the last digits differ, its score must lie in the distribution of the
-  seeds `alike`.
+  seeds `alike`, and a trial, which has too few of them, may have another.
   """
   if now.digest != before.digest:
     raise UserError(f"its options are not those of its digest, and give {now.digest}")
-  for side, of in column.sides.items():
-    said, trained_again = before.score(of.score), now.score(of.score)
-    values = [value for run in alike if (value := run.score(of.score)) is not None]
-    if said is None:
-      raise UserError(f"it has no {of.score}")
-    close = trained_again is not None and abs(said - trained_again) <= SAME * max(1.0, abs(said))
-    if not close and (
-      _place(before) == _place(now) or not agrees(trained_again, values, column, side, 2 * AGAIN)
-    ):
-      raise UserError(f"{of.score} is {said}, and trained again {trained_again}")
-    how = "to the digit" if close else "within its distribution"
-    yield f"{column.name} ({side}) {_named(before)}: {trained_again:.6g}, {how}"
+  scores = {side: of.score for side, of in column.sides.items()}
+  if before.trial:
+    scores = {"trial": before.summary["headline"][0]}
+  for side, key in scores.items():
+    said, trained_again = before.score(key), now.score(key)
+    values = [value for run in alike if (value := run.score(key)) is not None]
+    if said is None and not before.summary.get("diverged"):
+      raise UserError(f"it has no {key}")
+    close = said == trained_again or (
+      None not in (said, trained_again) and abs(said - trained_again) <= SAME * max(1.0, abs(said))
+    )
+    likely = bool(before.trial) or agrees(trained_again, values, column, side, 2 * AGAIN)
+    if not close and (_place(before) == _place(now) or not likely):
+      raise UserError(f"{key} is {said}, and trained again {trained_again}")
+    shown, was = ("diverged" if at is None else f"{at:.6g}" for at in (trained_again, said))
+    how = f"{was} on another processor" if before.trial else "within its distribution"
+    yield f"{column.name} ({side}) {_named(before)}: {shown}, {'to the digit' if close else how}"
 
 
 def _place(run: Run) -> tuple[Any, ...]:

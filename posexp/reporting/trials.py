@@ -105,8 +105,8 @@ def notes(tuned: Sequence[Tuning]) -> Iterator[str]:
     counts = [len(point.runs) for point in tuning.points]
     if few := sum(count < max(counts) for count in counts):
       yield (
-        f"{tuning.label}: of {len(counts)} choices {few} had fewer seeds than others, and those with "
-        "the most seeds alone are compared; the same tune.seeds for all compares them all."
+        f"{tuning.label}: of {len(counts)} choices {few} had fewer seeds than others, and only "
+        "those with the most are compared; the same tune.seeds for all compares them all."
       )
     if left := sum(run.summary is None for point in tuning.points for run in point.runs):
       yield f"{tuning.label}: {counted(left, 'trial')} not finished, so the choice may change."

@@ -68,6 +68,12 @@ def slower(entry):
   entry.trial.config["train"] = entry.trial.config["train"] | {"learning_rate": 9e-4}
 
 
+def worse(entry):
+  """Have lower validation scores in all trials, which choose as before."""
+  for run in entry.trials:
+    run.summary[run.summary["headline"][0]] -= 0.01
+
+
 REFUSED = {
   "a result on an easier task": (easier, "has task.longest=3, not 4"),
   "a trial at another rate": (slower, "has train.learning_rate=0.0009, not of"),
@@ -79,6 +85,7 @@ REFUSED = {
     lambda e: [run.summary.pop("test/exact_match") for run in e.results],
     "it has no test/exact_match",
   ),
+  "trials that end worse": (worse, "is 0.[0-9]+, and trained again 0.[0-9]+"),
   "a trial that was tested": (
     lambda e: e.trial.summary.update({"test/exact_match": 0.5}), "is a trial, and has a test score"
   ),
