@@ -214,31 +214,16 @@ def missing(results: Results, what: str) -> str:
 
 def notes(results: Results) -> Iterator[str]:
   """Yield notes on numbers that are missing, mixed, or not alike."""
-  base = results.baseline
   if said := training(results):
     yield said
   for group in results.groups:
-    if group.mixed:
-      parts = []
-      for key, counts in group.mixed.items():
-        shown = [f"{value} ({counted(n, 'run')})" for value, n in counts.most_common()]
-        parts.append(f"{key} = {listed(shown)}")
-      yield f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
-    elif left := list(_left_out(group, results.score)):
-      yield f"{group.label}: left out {listed(left)}."
-    test, theirs = group.difference.contrast, base.repeats if base else {}
-    shared, most = len(group.repeats.keys() & theirs.keys()), max(map(len, (group.repeats, theirs)))
-    alone = test.paired if test else min(len(group.repeats), len(theirs)) == 1
-    if group is not base and alone and 0 < shared < most:
-      yield (
-        f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
-        f"{counted(shared, 'seed')}: their difference is that of these alone."
-      )
+    yield from _group_notes(group, results)
   for group in results.doubtful:
-    own, other = (results.of_learned(side).mean for side in (group, base))
+    own, other = (results.of_learned(side).mean for side in (group, results.baseline))
+    names = f"{group.label} or {results.baseline.label}"
     yield (
-      f"Seeds that have not learned decide whether {group.label} or {base.label} is ahead: without "
-      f"them the means are {results.score.number(own)} and {results.score.number(other)}."
+      f"Seeds that have not learned decide whether {names} is ahead: without them the means are "
+      f"{results.score.number(own)} and {results.score.number(other)}."
     )
   kept = [run for group in results.groups for run in group.repeats.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
@@ -275,6 +260,27 @@ def notes(results: Results) -> Iterator[str]:
     kinds = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}
     if len(kinds) > 1:
       yield f"{says}: {listed(sorted(kinds))}."
+
+
+def _group_notes(group: Group, results: Results) -> Iterator[str]:
+  """Yield notes on the runs of a group that have no part in its mean or in its difference."""
+  base = results.baseline
+  if group.mixed:
+    parts = []
+    for key, counts in group.mixed.items():
+      shown = [f"{value} ({counted(n, 'run')})" for value, n in counts.most_common()]
+      parts.append(f"{key} = {listed(shown)}")
+    yield f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
+  elif left := list(_left_out(group, results.score)):
+    yield f"{group.label}: left out {listed(left)}."
+  test, theirs = group.difference.contrast, base.repeats if base else {}
+  shared, most = len(group.repeats.keys() & theirs.keys()), max(map(len, (group.repeats, theirs)))
+  alone = test.paired if test else min(len(group.repeats), len(theirs)) == 1
+  if group is not base and alone and 0 < shared < most:
+    yield (
+      f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
+      f"{counted(shared, 'seed')}: their difference is that of these alone."
+    )
 
 
 def _left_out(group: Group, of: Score) -> Iterator[str]:
