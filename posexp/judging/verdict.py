@@ -13,7 +13,16 @@ from scipy import special
 
 from posexp.errors import UserError, counted
 from posexp.judging.files import Side
-from posexp.reporting.significance import LEVEL, POWER, Contrast, contrast, holm, mcnemar
+from posexp.reporting.significance import (
+  LEVEL,
+  POWER,
+  Contrast,
+  common,
+  contrast,
+  holm,
+  mcnemar,
+  over_examples,
+)
 from posexp.reporting.text import p_value
 
 MOST = 100_000  # seeds or examples that are still said to be needed
@@ -99,8 +108,12 @@ def _judged(a: Side, b: Side) -> Judged:
   if len(shared) > 1:
     tests.append(_over_examples(*tables))
     if over is not None:
-      moved = np.cov([table.mean(axis=0) for table in tables]) / len(shared)
-      both = over.over_examples(moved, len(shared))
+      of_a, of_b = tables
+      pairs = common(*([*each] for each in by_seed))
+      if over.paired:
+        rows_a, rows_b = map(list, zip(*pairs, strict=True))
+        of_a, of_b, pairs = of_a[rows_a], of_b[rows_b], [(at, at) for at in range(len(pairs))]
+      both = over.over_examples(over_examples(of_a, of_b, pairs) / len(shared), len(shared))
       tests.append(Test("both", "the variance of seeds and of examples", *_ends(both), both.p()))
   elif min(map(len, tables)) == 1 < max(map(len, tables)):
     notes.append("one of the two has a single score, of which no spread is known")

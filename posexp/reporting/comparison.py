@@ -113,7 +113,9 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
     most = score(name).most
     most = 100 * most if most and METRICS[name].percent else most
     over = significance.contrast(*(dict(enumerate(drawn[at::2, 0])) for at in (0, 1)), most)
-    both = over.over_examples(np.cov(a[1:], b[1:]), len(measures[0].statistics))
+    pairs = [(at, at) for at in range(len(drawn) // 2)]
+    moved = significance.over_examples(drawn[::2, 1:], drawn[1::2, 1:], pairs)
+    both = over.over_examples(moved, len(measures[0].statistics))
     for key, each in {"over_seeds": over, "over_both": both}.items():
       low, high = each.ends() if each.error else (None, None)
       compared[key] = {"value": each.mean, "low": low, "high": high, "p": each.p()}

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from posexp.errors import UserError
+from posexp.reporting.significance import common, over_examples
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import Score
 from posexp.runs.predictions import EARLIER, Columns, as_columns, load_predictions
@@ -142,21 +143,10 @@ class Moves(NamedTuple):
     return self._replace(by_run={key: self.by_run[key] for key in keys})
 
   def covariance(self, other: Moves) -> np.ndarray:
-    """Return the covariance [2,2] of the means of two groups of runs over draws of examples, as in
-    a bootstrap, without the part that the variance over runs already holds.
-
-    This is what single runs do by chance on single examples. Runs of one seed may have it in
-    common, and then it is no part of their difference.
-    """
+    """Return the covariance [2,2] of the means of two groups of runs over draws of examples."""
     sides = [np.array([*each.by_run.values()]) for each in (self, other)]
-    noise = np.diag([side.var(axis=0, ddof=1).mean() / side.size for side in sides])
-    shared = [key for key in self.by_run if key in other.by_run]
-    if len(shared) > 1:
-      a, b = (np.array([each.by_run[key] for key in shared]) for each in (self, other))
-      common = ((a - a.mean(axis=0)) * (b - b.mean(axis=0))).mean(axis=1).sum()
-      weight = len(shared) / (len(shared) - 1) / len(sides[0]) / len(sides[1])
-      noise += common * weight / self.count * (1 - np.eye(2))
-    return np.cov(*(side.mean(axis=0) for side in sides)) / self.count - noise
+    keys = [[*each.by_run] for each in (self, other)]
+    return over_examples(*sides, common(*keys)) / self.count
 
 
 def moved(runs: Mapping[Any, Run], score: Score) -> Moves | None:

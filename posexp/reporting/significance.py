@@ -209,6 +209,35 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
   return Contrast(own, base, np.diag(variances), float(freedom), most, counts, False)
 
 
+def common(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
+  """Return where two lists, each without repetition, have the same."""
+  return [(at, b.index(each)) for at, each in enumerate(a) if each in b]
+
+
+def over_examples(a: np.ndarray, b: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+  """Return the covariance [2,2] of the means of two groups of runs over examples, or draws of them,
+  without the part that the variance over runs already holds.
+
+  This part is what single runs do by chance on single examples. Runs of one seed may have it in
+  common, and then it is no part of their difference.
+
+  Args:
+    a: the scores of runs on examples, or on draws of them, float [runs,N].
+    b: likewise, of the other group.
+    pairs: the rows of `a` and `b` that are of the same seed.
+  """
+  a, b = (each - each.mean(axis=1, keepdims=True) for each in (a, b))
+  noise = np.diag([each.var(axis=0, ddof=1).mean() / len(each) for each in (a, b)])
+  if len(pairs) > 1:
+    one, other = (
+      side[[*rows]] for side, rows in zip((a, b), zip(*pairs, strict=True), strict=True)
+    )
+    shared = ((one - one.mean(axis=0)) * (other - other.mean(axis=0))).mean(axis=1).sum()
+    shared *= len(pairs) / (len(pairs) - 1) / (len(a) * len(b))
+    noise += shared * (1 - np.eye(2))
+  return np.cov(a.mean(axis=0), b.mean(axis=0)) - noise
+
+
 @dataclasses.dataclass
 class Difference:
   """A group minus the baseline. There is no test unless both have two seeds."""
