@@ -124,7 +124,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   """
   from posexp.reporting import grouping, labels, tables, text, trials, under_way
   from posexp.reporting.paired_predictions import packed_examples
-  from posexp.reporting.results import results, unmeasured
+  from posexp.reporting.results import results
   from posexp.runs.trials import tunings
 
   every, notes = given(args.runs)
@@ -139,7 +139,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
-  notes += [*labels.rename(tasks, labels.read(args.labels)), *unmeasured(runs)]
+  notes += [*labels.rename(tasks, labels.read(args.labels)), *grouping.unmeasured(runs)]
   sections = [*begun, *trials.sections(tuned, tasks)]
   keep(tasks=[tables.as_data(task) for task in tasks], notes=notes)
   said = text.document(sections) + tables.document(tasks, notes)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config.schema import flat
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.reporting.significance import Difference, Estimate, estimate
 from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
@@ -239,3 +239,35 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
   sign = 1 if of.metric.higher_is_better else -1
   means = [sign * sum(value) / len(value) for value in values]
   return groups[means.index(max(means))], of.title
+
+
+def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
+  """Return the runs of each task, by its name."""
+  tasks: dict[str, list[Run]] = {}
+  for run in runs:
+    tasks.setdefault(run.task, []).append(run)
+  return tasks
+
+
+def standing(runs: Sequence[Run]) -> str:
+  """Return where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
+  parts = []
+  if steps := sorted(run.step for run in runs if run.state == "unfinished"):
+    at = f"steps {steps[0]:,} to {steps[-1]:,}" if steps[-1] > steps[0] else f"step {steps[0]:,}"
+    parts.append(f"{len(steps)} unfinished, at {at}")
+  if failures := Counter(run.failure[:120] for run in runs if run.state == "failed"):
+    why, count = failures.most_common(1)[0]
+    most = f", {count} of them" if len(failures) > 1 else ""
+    parts.append(f"{failures.total()} failed{most}: {why}")
+  if rest := len(runs) - len(steps) - failures.total():
+    parts.append(f"{rest} finished without a score")
+  return "; ".join(parts)
+
+
+def unmeasured(runs: Sequence[Run]) -> list[str]:
+  """Return a note on each task of which no run has finished."""
+  return [
+    f"{task}: none of {counted(len(members), 'run')} has finished: {standing(members)}."
+    for task, members in by_task(runs).items()
+    if all(run.summary is None for run in members)
+  ]

@@ -6,14 +6,13 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from posexp.errors import UserError, counted
+from posexp.errors import UserError
 from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
 from posexp.reporting.paired_predictions import moved, tested_on
@@ -218,15 +217,15 @@ def results(
   measured = scores.measured(runs)
   if not measured:
     raise UserError(
-      f"none of the runs has finished, and scores are measured at the end: {standing(runs)}; the "
-      "command that began them goes on"
+      "none of the runs has finished, and scores are measured at the end: "
+      f"{grouping.standing(runs)}; the command that began them goes on"
     )
   _check("--metric", key, measured, "no run has such a metric")
   options = dict.fromkeys(option for run in runs for option in (*run.settings, *run.facts))
   for each in by or ():
     _check("--by", each, options, "no option by which runs can be grouped")
   listed = []
-  for task, members in by_task(runs).items():
+  for task, members in grouping.by_task(runs).items():
     score = scores.headline(members) if key is None else scores.measured(members).get(key)
     if score is not None:
       listed.append(_of_task(task, members, score, by, baseline))
@@ -273,11 +272,12 @@ def _of_task(
     for group in made.ranked:
       sizes[group.label] = grouping.text_size(next(iter(group.repeats.values())))
     # Language models are compared by the sizes of their texts.
-    of = tested_on(next(iter(base.repeats.values())), score) if not sizes[base.label] else None
+    by_fold = {} if sizes[base.label] else {fold: run for (_, fold), run in base.repeats.items()}
+    of = {fold: tested_on(run, score) for fold, run in by_fold.items()}
     for group in made.ranked:
       if group is base or sizes[group.label] != sizes[base.label]:
         continue
-      if of is not None and _other_data(group, base, score, of):
+      if _other_data(group, base, score, of):
         made.other_data.append(group)
       else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
@@ -288,14 +288,16 @@ def _of_task(
   return made
 
 
-def _other_data(a: Group, b: Group, score: Score, of: str) -> bool:
-  """Return whether group a was tested on other examples than b, whose digest is `of`, though no
-  option says so.
+def _other_data(a: Group, b: Group, score: Score, of: Mapping[Any, str | None]) -> bool:
+  """Return whether group a was tested on other examples than b, whose digests are `of`, by fold,
+  though no option says so.
   """
   options = grouping.differing([*a.repeats.values(), *b.repeats.values()])
   if any(key.startswith("task.") and key not in grouping.PATHS for key in options):
     return False
-  return tested_on(next(iter(a.repeats.values())), score) not in (None, of)
+  (_, fold), run = next(iter(a.repeats.items()))
+  digests = {of.get(fold), tested_on(run, score) if of.get(fold) else None}
+  return len(digests - {None}) > 1
 
 
 def _difference(
@@ -342,38 +344,6 @@ def against_itself(results: Results) -> Group | None:
     estimate=estimated,
     difference=_difference(results, a, b),
   )
-
-
-def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Return the runs of each task, by its name."""
-  tasks: dict[str, list[Run]] = {}
-  for run in runs:
-    tasks.setdefault(run.task, []).append(run)
-  return tasks
-
-
-def standing(runs: Sequence[Run]) -> str:
-  """Return where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
-  parts = []
-  if steps := sorted(run.step for run in runs if run.state == "unfinished"):
-    at = f"steps {steps[0]:,} to {steps[-1]:,}" if steps[-1] > steps[0] else f"step {steps[0]:,}"
-    parts.append(f"{len(steps)} unfinished, at {at}")
-  if failures := Counter(run.failure[:120] for run in runs if run.state == "failed"):
-    why, count = failures.most_common(1)[0]
-    most = f", {count} of them" if len(failures) > 1 else ""
-    parts.append(f"{failures.total()} failed{most}: {why}")
-  if rest := len(runs) - len(steps) - failures.total():
-    parts.append(f"{rest} finished without a score")
-  return "; ".join(parts)
-
-
-def unmeasured(runs: Sequence[Run]) -> list[str]:
-  """Return a note on each task of which no run has finished."""
-  return [
-    f"{task}: none of {counted(len(members), 'run')} has finished: {standing(members)}."
-    for task, members in by_task(runs).items()
-    if all(run.summary is None for run in members)
-  ]
 
 
 def costs(run: Run) -> dict[str, float | None]:

@@ -21,19 +21,29 @@ def declare(root, labels, task="toy", encoding="*"):
     file.write_text(file.read_text() + f"labels: {labels}\n")
 
 
+def write_tested(root, encoding, scores, labels, **more):
+  """Write runs, a seed for each score, with predictions for 100 examples that have these labels."""
+  for seed, score in enumerate(scores):
+    file = write(root, encoding, seed, score, **more) / "predictions" / "test.jsonl"
+    file.parent.mkdir()
+    right = [at < round(100 * score) for at in range(100)]
+    rows = zip((100 * labels)[:100], right, strict=True)
+    lines = [json.dumps({"label": y, "prediction": y if ok else "x"}) for y, ok in rows]
+    file.write_text("\n".join(lines) + "\n")
+
+
 def test_groups_that_were_tested_on_other_data_are_not_compared(tmp_path, said):
   for encoding, scores, labels in (("none", B, "ab"), ("rope", A, "ba"), ("rpr", A, "ab")):
-    for seed, score in enumerate(scores):
-      file = write(tmp_path, encoding, seed, score) / "predictions" / "test.jsonl"
-      file.parent.mkdir()
-      right = [at < round(100 * score) for at in range(100)]
-      rows = zip(50 * labels, right, strict=True)
-      lines = [json.dumps({"label": y, "prediction": y if ok else "x"}) for y, ok in rows]
-      file.write_text("\n".join(lines) + "\n")
-  text = said(tmp_path)
+    write_tested(tmp_path / "a", encoding, scores, labels)
+    for fold, of_fold in enumerate(("ab", "ba", "aab", "abb")):  # the same for all groups
+      write_tested(tmp_path / "b", encoding, scores[:2], of_fold, **{"task.fold": fold})
+  text = said(tmp_path / "a")
   assert "Tested on other data than none, and so not compared: rope." in text
   assert "rpr beats none" in text
   assert "rope beats none" not in text
+  text = said(tmp_path / "b")
+  assert "rpr beats none" in text
+  assert "rope beats none" in text
 
 
 def test_names_of_figures_keep_letters_of_every_script():
