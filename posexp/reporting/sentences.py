@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from posexp.errors import counted, near
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
-from posexp.reporting.significance import LEVEL
+from posexp.reporting.significance import LEVEL, Difference
 from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs.metrics import Score, score
 from posexp.runs.scores import by_part
@@ -101,12 +101,22 @@ def outcome(group: Group, results: Results) -> str:
   difference = group.difference
   if difference.holm is None:
     return "not tested"
+  if _contradicts(difference):
+    return "not told apart"
   if difference.holm >= LEVEL:
     margin, low, high = results.margin, difference.estimate.low, difference.estimate.high
     within = margin is not None and low is not None and -margin <= low and high <= margin
     return "equal" if within else "not told apart"
   ahead = (difference.estimate.mean > 0) == results.score.metric.higher_is_better
   return "better" if ahead else "worse"
+
+
+def _contradicts(difference: Difference) -> bool:
+  """Return whether a mean and its interval are on two sides of 0: an interval of ranks says where
+  most seeds are, and a few that failed may move the mean to the other side.
+  """
+  mean, low, high = difference.estimate.mean, difference.estimate.low, difference.estimate.high
+  return low is not None and (low > 0 > mean or high < 0 < mean)
 
 
 def differences(results: Results) -> list[str]:
@@ -126,6 +136,8 @@ def _difference(group: Group, results: Results) -> str:
   own, base = test.n if test else (len(group.repeats), len(results.baseline.repeats))
   pairs = f"{own} pairs" if test and test.paired else ""
   text += f", n = {pairs or (own if own == base else f'{own} and {base}')}"
+  if _contradicts(difference):
+    text += "; most seeds are on the one side, and the mean, by a few, is on the other"
   if (wider := results.over_examples.get(group.label)) is not None:
     ends = "to".join(f" {results.score.number(end, '+')} " for end in (wider.low, wider.high))
     text += f"; with other test examples, too,{ends.rstrip()}"

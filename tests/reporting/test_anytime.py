@@ -2,13 +2,15 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import special
 
-from posexp.reporting import anytime
+from posexp.reporting import anytime, sentences
 from posexp.reporting.anytime import bounds, log_evidence, standing
+from posexp.runs.metrics import score
 
 
 def likelihood(order, ratio):
@@ -75,3 +77,14 @@ def test_a_difference_stays_within_the_range_of_scores_and_is_corrected(most):
   assert 0 < found.estimate.low < found.estimate.mean < found.estimate.high <= 1
   twelve = anytime.difference(a, b, most, 11)
   assert (twelve.holm, twelve.estimate.low) == (pytest.approx(11 * found.p), None)
+
+
+def test_no_group_is_ahead_of_another_by_most_of_its_seeds_and_behind_by_the_mean():
+  own, base = (dict(enumerate(side)) for side in ([95] * 9 + [10], [90] * 10))
+  failing = anytime.difference(own, base, 100, 1)
+  assert failing.estimate.mean < 0 < failing.estimate.low
+  assert failing.holm < 0.05
+  results = SimpleNamespace(margin=10, score=score("test/accuracy"))
+  assert sentences.outcome(SimpleNamespace(difference=failing), results) == "not told apart"
+  sound = anytime.difference(own | {9: 94}, base, 100, 1)
+  assert sentences.outcome(SimpleNamespace(difference=sound), results) == "better"
