@@ -357,7 +357,8 @@ def same_start(case: Case) -> Iterator[Violation]:
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
     rngs = Rngs(params=0, encoding=1)
-    built = Stack(VOCAB, encoding, case.size(), causal=case.causal, rngs=rngs)
+    size = case.size(output_gate=True)  # which draws after all that an encoding may draw
+    built = Stack(VOCAB, encoding, size, causal=case.causal, rngs=rngs)
     return {path.replace("words/", ""): x for path, x in paths(built).items()}
 
   plain, own = start(Encoding()), start(case.encoding)

@@ -178,8 +178,8 @@ def _print_estimate(left: Sequence[float], before: float) -> None:
 
   first = f", and {lasting(before)} before that to check and to calibrate" if before else ""
   print(
-    f"          up to {counted(len(left), 'run')} to train: about {lasting(sum(left))} of one "
-    f"core{first}; {counted(rows.cores(), 'core')} here",
+    f"          {counted(len(left), 'run')} to train, and more where the best rate is at an edge: "
+    f"about {lasting(sum(left))} of one core{first}; {counted(rows.cores(), 'core')} here",
     flush=True,
   )
 

@@ -184,9 +184,11 @@ class RoPE(Encoding):
     if not self.imaginary:
       return super().query_map(features, heads, kv_heads, head_dim, bias=bias, rngs=rngs)
     if heads // kv_heads % 2:
+      what = f"num_kv_heads below {heads}, to {heads // 2} or what divides it"
+      if heads % 2:
+        what = f"num_heads={heads} to an even number, and num_kv_heads to half of it"
       raise ValueError(
-        f"imaginary=true: heads have keys and values by pairs, so set num_kv_heads below {heads},"
-        f" to {heads // 2} or what divides it; or leave imaginary at false"
+        f"imaginary=true: heads have keys and values by pairs, so set {what}; or leave it at false"
       )
     linear = self.linear(features, heads // 2 * head_dim, bias=bias, rngs=rngs)
     return Imaginary(

@@ -40,6 +40,15 @@ def planted(columns=None, terms=("content",), **changes):
   return Planted
 
 
+@dataclasses.dataclass(frozen=True)
+class Drawn(Encoding):
+  """Draws from the stream of all other parts, in the last of its methods."""
+
+  def columns(self, features, num_heads, head_dim, *, causal, rngs):
+    rngs.params()
+    return Columns()
+
+
 def far(span):
   return 0.1 * jnp.abs(span.offset)[:, None]
 
@@ -80,6 +89,7 @@ PLANTED = {
   "leaky": planted(score=lambda x, q, k, span: x - 10 * far(span) / k.shape[1]),
   "crowd": planted(score=lambda x, q, k, span: x * jnp.log(1.0 + q.shape[0])),
   "cut": planted(score=cut),
+  "drawn": Drawn,
   "double": planted(weights=lambda x, q, k, span: 2 * x),
   "gate": planted(lambda x: jnp.roll(x[..., :2], 1, axis=1), score=gated),  # of the key before
   "smear": planted(score=smeared),
@@ -107,6 +117,7 @@ def outside(tmp_path, monkeypatch):
         ("crowd", properties.batch_mates, properties.terms),
         ("cut", properties.gradients, properties.padding),
         ("double", conformance.weights, properties.padding),
+        ("drawn", properties.same_start, properties.padding),
         ("forgetful", properties.terms, properties.padding),
         ("gate", properties.cached_decoding, conformance.weights),
         ("gate", conformance.columns, properties.explicit_positions),

@@ -67,7 +67,7 @@ def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(rows_there, caps
   assert mine.incomplete == {"majority"}
   assert mine.chosen["copy"] == "mine.pace=0.1 train.learning_rate=0.002"
   out = capsys.readouterr().out
-  assert "up to 12 runs to train" in out
+  assert "12 runs to train, and more where the best rate" in out
   assert "written: out/mine.parquet, 12 runs" in out
   typed(*words)
   assert len(home.trained) == len(of_mine)
