@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,9 +37,11 @@ class Group:
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def of(self, values: Sequence[float], most: float | None = None) -> Estimate:
-    """Return the estimate of values of its seeds, without an interval if the sweep looked at scores
-    before it added seeds, since a t interval does not hold then.
+    """Return the estimate of values of its repeats, without an interval if the sweep looked at
+    scores before it added seeds, since a t interval does not hold then.
     """
+    if len(values) == len(self.repeats):
+      values = [*by_fold(dict(zip(self.repeats, values, strict=True))).values()]
     estimated = estimate(values, most)
     looked_at = any(run.looked_at for run in self.runs)
     return estimated._replace(low=None, high=None) if looked_at else estimated
@@ -180,6 +183,17 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     group.estimate = group.of([run.score(score.key) for run in repeats.values()], score.most)
     groups.append(group)
   return groups
+
+
+def by_fold(values: Mapping[Repeat, float]) -> dict[Repeat, float]:
+  """Return the mean of each fold over its seeds, where there are folds.
+
+  The seeds of a fold are tested on the same texts, so that they say little of other texts.
+  """
+  kept: dict[Repeat, list[float]] = {}
+  for (seed, fold), value in values.items():
+    kept.setdefault((seed if fold is None else -1, fold), []).append(value)
+  return {repeat: statistics.fmean(every) for repeat, every in kept.items()}
 
 
 def gated(runs: Sequence[Run], score: Score) -> bool:

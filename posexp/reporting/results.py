@@ -307,9 +307,11 @@ def _difference(
   is not tested if most runs were cut short.
   """
   key, most = results.score.key, results.score.most
-  own, base = ({seed: run.score(key) or 0.0 for seed, run in side.items()} for side in (a, b))
-  looked_at = anytime.difference(own, base, most, looks) if looks else None
-  found = looked_at or Difference.of(own, base, most)
+  own, base = ({each: run.score(key) or 0.0 for each, run in side.items()} for side in (a, b))
+  if looks:
+    found = anytime.difference(own, base, most, looks)
+  else:
+    found = Difference.of(grouping.by_fold(own), grouping.by_fold(base), most)
   if results.cut_short([*a.values(), *b.values()]):
     return Difference(Estimate(*found.estimate[:2]))
   return found

@@ -176,7 +176,9 @@ def order(results: Results) -> str:
 def method(results: Results) -> str:
   """Return how the sentences and intervals come about."""
   scale = {None: "", math.inf: " of the logarithm"}.get(results.score.most, " of the logit")
-  text = f"Means of {results.score.title} over seeds with 95 % t intervals{scale}."
+  folds = any(fold is not None for group in results.ranked for _, fold in group.repeats)
+  over = "folds, each the mean of its seeds," if folds else "seeds"
+  text = f"Means of {results.score.title} over {over} with 95 % t intervals{scale}."
   if results.looked_at:
     text = f"Means of {results.score.title} over seeds."
   if results.gated:
@@ -195,8 +197,9 @@ def method(results: Results) -> str:
     if results.looked_at:
       return f"{text}: {_looked_at(results)}"
     pairs = sum(group.difference.contrast.paired for group in results.tested)
-    which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
-    which = which if pairs else ", since pairing by seed would not halve the variance"
+    by = "fold" if folds else "seed"
+    which = f"; {pairs} of {tests} paired by {by}, which at least halves the variance"
+    which = which if pairs else f", since pairing by {by} would not halve the variance"
     text += (
       f": Welch's t tests{which}; corrected for {counted(tests, 'test')} (Holm). What seeds find "
       f"is found with a power of 80 % at the level 0.05/{tests}."
@@ -288,7 +291,8 @@ def _group_notes(group: Group, results: Results) -> Iterator[str]:
   test, theirs = group.difference.contrast, base.repeats if base else {}
   shared, most = len(group.repeats.keys() & theirs.keys()), max(map(len, (group.repeats, theirs)))
   alone = test.paired if test else min(len(group.repeats), len(theirs)) == 1
-  if group is not base and alone and 0 < shared < most:
+  folds = any(fold is not None for _, fold in group.repeats)
+  if group is not base and alone and not folds and 0 < shared < most:
     yield (
       f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
       f"{counted(shared, 'seed')}: their difference is that of these alone."

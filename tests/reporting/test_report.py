@@ -113,7 +113,8 @@ SAID = [
   (both(of({"sinusoidal": B}), of({"rpr": A}, **{"train.epochs": 5, "train.learning_rate": 0.01})),
     "", ["toy: test accuracy by encoding rpr is first", "Groups differ in more than in encoding: "
     "train.epochs, train.learning_rate."], []),
-  (folds, "", ["toy: test accuracy by encoding rpr is first", "n = 6"], ["mixes"]),
+  (folds, "", ["toy: test accuracy by encoding rpr is first", "n = 3 pairs; ", "folds, each the "
+    "mean of its seeds, with"], ["mixes"]),
   (unlike, "", ["Groups differ in more than in encoding: task.train.", "Seconds and rates are of "
     "different devices: 1 H100, 1 cpu.", "different versions, whose numbers may differ: posexp 8, "
     "posexp 9.", "rpr: left out seed 9 (without test/accuracy).", "| rpr | 6 | 92.67 |"],

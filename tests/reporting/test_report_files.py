@@ -35,7 +35,7 @@ def write_tested(root, encoding, scores, labels, **more):
 def test_groups_that_were_tested_on_other_data_are_not_compared(tmp_path, said):
   for encoding, scores, labels in (("none", B, "ab"), ("rope", A, "ba"), ("rpr", A, "ab")):
     write_tested(tmp_path / "a", encoding, scores, labels)
-    for fold, of_fold in enumerate(("ab", "ba", "aab", "abb")):  # the same for all groups
+    for fold, of_fold in enumerate(("ab", "ba", "aab", "abb", "aba")):  # the same for all groups
       write_tested(tmp_path / "b", encoding, scores[:2], of_fold, **{"task.fold": fold})
   text = said(tmp_path / "a")
   assert "Tested on other data than none, and so not compared: rope." in text
