@@ -121,7 +121,8 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
 def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
   """Add the losses by context on the test split to the summaries of runs; return notes, too.
 
-  A run whose file of losses is damaged keeps its summary as it is, and there is a note.
+  A run whose file of losses is damaged keeps its summary as it is, and there is a note. What a run
+  gains by context is what it has measured at its end, on as many targets as other runs.
   """
   completed, notes = [], []
   for run in runs:
@@ -129,7 +130,9 @@ def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
       try:
         if (measured := read_context_losses(run.path, "test")) is not None:
           trained = run.settings.get("task.segment")
-          run = dataclasses.replace(run, summary=run.summary | measured.scores(trained))
+          own = {key: run.summary[key] for key in ("context/gain",) if key in run.summary}
+          scores = run.summary | measured.scores(trained) | own
+          run = dataclasses.replace(run, summary=scores)
       except UserError as error:
         notes.append(str(error))
     completed.append(run)
