@@ -213,8 +213,10 @@ def compared(before: Run, now: Run, column: Column, alike: Sequence[Run]) -> Ite
     close = said == trained_again or (
       None not in (said, trained_again) and abs(said - trained_again) <= SAME * max(1.0, abs(said))
     )
-    likely = bool(before.trial) or agrees(trained_again, values, column, side, 2 * AGAIN)
-    if not close and (_place(before) == _place(now) or not likely):
+    if not close and (
+      _place(before) == _place(now)
+      or not (before.trial or agrees(trained_again, values, column, side, 2 * AGAIN))
+    ):
       raise UserError(f"{key} is {said}, and trained again {trained_again}")
     shown, was = ("diverged" if at is None else f"{at:.6g}" for at in (trained_again, said))
     how = f"{was} on another processor" if before.trial else "within its distribution"

@@ -46,6 +46,11 @@ class Group:
     looked_at = any(run.looked_at for run in self.runs)
     return estimated._replace(low=None, high=None) if looked_at else estimated
 
+  @property
+  def folds(self) -> bool:
+    """Whether its repeats are folds, each with the mean of its seeds."""
+    return any(fold is not None for _, fold in self.repeats)
+
   def learned(self, score: Score) -> list[Run]:
     """Return the repeats that have learned their task; all of them if the score has no gate."""
     return [run for run in self.repeats.values() if run.learned(score.split) is not False]

@@ -176,7 +176,7 @@ def order(results: Results) -> str:
 def method(results: Results) -> str:
   """Return how the sentences and intervals come about."""
   scale = {None: "", math.inf: " of the logarithm"}.get(results.score.most, " of the logit")
-  folds = any(fold is not None for group in results.ranked for _, fold in group.repeats)
+  folds = any(group.folds for group in results.ranked)
   over = "folds, each the mean of its seeds," if folds else "seeds"
   text = f"Means of {results.score.title} over {over} with 95 % t intervals{scale}."
   if results.looked_at:
@@ -291,8 +291,7 @@ def _group_notes(group: Group, results: Results) -> Iterator[str]:
   test, theirs = group.difference.contrast, base.repeats if base else {}
   shared, most = len(group.repeats.keys() & theirs.keys()), max(map(len, (group.repeats, theirs)))
   alone = test.paired if test else min(len(group.repeats), len(theirs)) == 1
-  folds = any(fold is not None for _, fold in group.repeats)
-  if group is not base and alone and not folds and 0 < shared < most:
+  if group is not base and alone and not group.folds and 0 < shared < most:
     yield (
       f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
       f"{counted(shared, 'seed')}: their difference is that of these alone."
