@@ -18,7 +18,7 @@ import numpy as np
 from tabulate import tabulate
 
 from posexp import storage
-from posexp.reporting.paired_predictions import Moves
+from posexp.reporting import significance
 from posexp.reporting.significance import contrast, estimate
 
 PAGE = Path(__file__).parent.parent / "docs" / "report.md"
@@ -135,8 +135,8 @@ def over_examples(n: int, draws: int, luck: float) -> dict[str, float]:
       rights.append((logits > 0).astype(float))
     a, b = rights
     seeds = contrast(dict(enumerate(a.mean(1))), dict(enumerate(b.mean(1))), 1.0)
-    ours, theirs = (Moves(dict(enumerate(each - each.mean(1)[:, None])), "") for each in rights)
-    both = seeds.over_examples(ours.covariance(theirs), EXAMPLES)
+    together = significance.over_examples(*map(dict, map(enumerate, rights)), seeds.paired)
+    both = seeds.over_examples(together / EXAMPLES, EXAMPLES)
     chosen = random.integers(0, n, (2, 200, n))
     times = random.multinomial(EXAMPLES, np.full(EXAMPLES, 1 / EXAMPLES), 200) / EXAMPLES
     drawn = [

@@ -17,7 +17,6 @@ from posexp.reporting.significance import (
   LEVEL,
   POWER,
   Contrast,
-  common,
   contrast,
   holm,
   mcnemar,
@@ -108,12 +107,9 @@ def _judged(a: Side, b: Side) -> Judged:
   if len(shared) > 1:
     tests.append(_over_examples(*tables))
     if over is not None:
-      of_a, of_b = tables
-      pairs = common(*([*each] for each in by_seed))
-      if over.paired:
-        rows_a, rows_b = map(list, zip(*pairs, strict=True))
-        of_a, of_b, pairs = of_a[rows_a], of_b[rows_b], [(at, at) for at in range(len(pairs))]
-      both = over.over_examples(over_examples(of_a, of_b, pairs) / len(shared), len(shared))
+      one, other = (dict(zip(s, t, strict=True)) for s, t in zip(by_seed, tables, strict=True))
+      moved = over_examples(one, other, over.paired) / len(shared)
+      both = over.over_examples(moved, len(shared))
       tests.append(Test("both", "the variance of seeds and of examples", *_ends(both), both.p()))
   elif min(map(len, tables)) == 1 < max(map(len, tables)):
     notes.append("one of the two has a single score, of which no spread is known")

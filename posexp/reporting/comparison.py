@@ -113,8 +113,8 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
     most = score(name).most
     most = 100 * most if most and METRICS[name].percent else most
     over = significance.contrast(*(dict(enumerate(drawn[at::2, 0])) for at in (0, 1)), most)
-    pairs = [(at, at) for at in range(len(drawn) // 2)]
-    moved = significance.over_examples(drawn[::2, 1:], drawn[1::2, 1:], pairs)
+    one, other = (dict(enumerate(drawn[at::2, 1:])) for at in (0, 1))
+    moved = significance.over_examples(one, other, over.paired)
     both = over.over_examples(moved, len(measures[0].statistics))
     for key, each in {"over_seeds": over, "over_both": both}.items():
       low, high = each.ends() if each.error else (None, None)

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from posexp.errors import UserError
-from posexp.reporting.significance import common, over_examples
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import Score
 from posexp.runs.predictions import EARLIER, Columns, as_columns, load_predictions
@@ -137,16 +136,6 @@ class Moves(NamedTuple):
   def count(self) -> int:
     """The number of examples."""
     return len(next(iter(self.by_run.values())))
-
-  def within(self, keys: Sequence[Any]) -> Moves:
-    """Return those of some runs alone."""
-    return self._replace(by_run={key: self.by_run[key] for key in keys})
-
-  def covariance(self, other: Moves) -> np.ndarray:
-    """Return the covariance [2,2] of the means of two groups of runs over draws of examples."""
-    sides = [np.array([*each.by_run.values()]) for each in (self, other)]
-    keys = [[*each.by_run] for each in (self, other)]
-    return over_examples(*sides, common(*keys)) / self.count
 
 
 def moved(runs: Mapping[Any, Run], score: Score) -> Moves | None:

@@ -16,7 +16,7 @@ from posexp.errors import UserError
 from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
 from posexp.reporting.paired_predictions import moved, tested_on
-from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
+from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm, over_examples
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
 from posexp.runs.metrics import RATE, Score
@@ -180,9 +180,8 @@ class Results:
       own, contrast = moved(group.repeats, self.score), group.difference.contrast
       if own is None or own.of != base.of:
         continue
-      shared = [key for key in own.by_run if key in base.by_run]
-      ours, theirs = (each.within(shared) if contrast.paired else each for each in (own, base))
-      found = contrast.over_examples(ours.covariance(theirs), ours.count)
+      together = over_examples(own.by_run, base.by_run, contrast.paired) / own.count
+      found = contrast.over_examples(together, own.count)
       if found.error:
         wider[group.label] = Estimate(min(contrast.n), contrast.mean, None, *found.ends())
     return wider

@@ -209,12 +209,9 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
   return Contrast(own, base, np.diag(variances), float(freedom), most, counts, False)
 
 
-def common(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-  """Return where two lists, each without repetition, have the same."""
-  return [(at, b.index(each)) for at, each in enumerate(a) if each in b]
-
-
-def over_examples(a: np.ndarray, b: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+def over_examples(
+  a: Mapping[Any, np.ndarray], b: Mapping[Any, np.ndarray], paired: bool
+) -> np.ndarray:
   """Return the covariance [2,2] of the means of two groups of runs over examples, or draws of them,
   without the part that the variance over runs already holds.
 
@@ -222,20 +219,22 @@ def over_examples(a: np.ndarray, b: np.ndarray, pairs: Sequence[tuple[int, int]]
   common, and then it is no part of their difference.
 
   Args:
-    a: the scores of runs on examples, or on draws of them, float [runs,N].
+    a: the scores of each run on examples, or on draws of them, float [N], by seed.
     b: likewise, of the other group.
-    pairs: the rows of `a` and `b` that are of the same seed.
+    paired: whether the runs of the seeds that both have count alone.
   """
-  a, b = (each - each.mean(axis=1, keepdims=True) for each in (a, b))
-  noise = np.diag([each.var(axis=0, ddof=1).mean() / len(each) for each in (a, b)])
-  if len(pairs) > 1:
-    one, other = (
-      side[[*rows]] for side, rows in zip((a, b), zip(*pairs, strict=True), strict=True)
-    )
-    shared = ((one - one.mean(axis=0)) * (other - other.mean(axis=0))).mean(axis=1).sum()
-    shared *= len(pairs) / (len(pairs) - 1) / (len(a) * len(b))
-    noise += shared * (1 - np.eye(2))
-  return np.cov(a.mean(axis=0), b.mean(axis=0)) - noise
+  shared = [key for key in a if key in b]
+  if paired:
+    a, b = ({key: side[key] for key in shared} for side in (a, b))
+  sides = [{key: scores - scores.mean() for key, scores in side.items()} for side in (a, b)]
+  means = [np.mean([*side.values()], axis=0) for side in sides]
+  noise = np.diag([np.var([*side.values()], axis=0, ddof=1).mean() / len(side) for side in sides])
+  if len(shared) > 1:
+    one, other = (np.array([side[key] for key in shared]) for side in sides)
+    common = ((one - one.mean(axis=0)) * (other - other.mean(axis=0))).mean(axis=1).sum()
+    common *= len(shared) / (len(shared) - 1) / (len(a) * len(b))
+    noise += common * (1 - np.eye(2))
+  return np.cov(*means) - noise
 
 
 @dataclasses.dataclass

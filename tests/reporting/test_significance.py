@@ -12,7 +12,6 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from posexp.reporting import significance
-from posexp.reporting.paired_predictions import Moves
 from posexp.reporting.results import results
 from posexp.runs import read_runs
 
@@ -196,11 +195,11 @@ def test_what_runs_do_by_chance_on_examples_counts_once_also_where_seeds_share_i
   draw = np.random.default_rng(0)
   luck, own = draw.normal(size=(1, 4, 300)), draw.normal(size=(2, 4, 300))
   a, b = (each - each.mean(1, keepdims=True) for each in luck + 0.2 * own)
-  found = Moves(by_seed(a), "").covariance(Moves(by_seed(b), ""))
+  found = significance.over_examples(by_seed(a), by_seed(b), paired=True)
   pairs = a - b  # the same of the differences of pairs, which have the shared part no more
   noise = pairs.var(0, ddof=1).mean() / 4
-  assert found @ [1, -1] @ [1, -1] == pytest.approx((pairs.mean(0).var(ddof=1) - noise) / 300)
-  assert found[0, 0] == pytest.approx((a.mean(0).var(ddof=1) - a.var(0, ddof=1).mean() / 4) / 300)
+  assert found @ [1, -1] @ [1, -1] == pytest.approx(pairs.mean(0).var(ddof=1) - noise)
+  assert found[0, 0] == pytest.approx(a.mean(0).var(ddof=1) - a.var(0, ddof=1).mean() / 4)
 
 
 def test_holm_is_what_its_steps_say():
