@@ -115,6 +115,7 @@ def without_terms(
     raise UserError(f"the task has compare_by={main!r}, which it does not measure")
   result = {
     "encoding": trained.run.config["encoding"],
+    "options": args.options,
     "step": int(trained.snapshot.state.step),
     "split": args.split,
     "metric": main,

@@ -146,12 +146,12 @@ def report(args: argparse.Namespace) -> list[Results]:
   print(said)
   if (tasks or any(section.figures for section in sections)) and not args.no_files:
     doing("drawing the figures")
+    if args.figures:  # first, as --only may name none
+      count = save_figures(tasks, sections, args)
+      print(f"written: {near(args.out / 'figures')}, {counted(count, 'file')}")
     with writing("--out", args.out):
       write(tasks, notes, said, args.out, sections)
     print(f"written: {near(args.out)}/report.html and .md, {', '.join(OTHERS)}")
-    if args.figures:
-      count = save_figures(tasks, sections, args)
-      print(f"written: {near(args.out / 'figures')}, {counted(count, 'file')}")
   if args.records is not None:
     with writing("--records", args.records):
       count = write_records(args.records, grouping.chosen(every, args.where), packed_examples)

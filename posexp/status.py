@@ -37,7 +37,7 @@ def begin(what: str) -> None:
 
 def _say() -> None:
   """Print the current step of the command, unless it has ended."""
-  if _now and sys.stderr is not None:  # as in ... 2>&-
+  if _now:
     with contextlib.suppress(OSError):
       print(f"posexp: {_now} ...", file=sys.stderr, flush=True)
 

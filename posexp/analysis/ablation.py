@@ -128,19 +128,19 @@ def table(result: dict[str, Any], known: Off) -> str:
   main = score(result["metric"])
   names = [main.key, "loss"]
   names.append(next(name for name in METRICS if name in on and name not in names))
-  rows = [["everything on", on[main.key], None, None, *(on[name] for name in names[1:]), None]]
-  for row in result["off"]:
+  rows = {"everything on": [on[main.key], None, None, *(on[name] for name in names[1:]), None]}
+  for row in result["off"]:  # of a single layer, all of it and all layers are the same row
     change, error = (main.factor * row[key] for key in ("change", "error"))
     values = (row[name] for name in names[1:])
-    rows.append(
-      [f"without {name(row, known)}", row[main.key], change, error, *values, row["other"]]
-    )
+    rows[f"without {name(row, known)}"] = [row[main.key], change, error, *values, row["other"]]
   title, *others = (METRICS[name].title for name in names)
   heads = ("", title, "points" if main.metric.percent else "change", "± s.e.", *others, "changed")
   decimals = 2 if main.metric.percent else 4
   formats = ("", ".4f", f"+.{decimals}f", f".{decimals}f", ".4f", ".4f", ",")
   title = f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']}"
-  return f"{title} examples\n{tabulate(rows, heads, 'plain', floatfmt=formats, intfmt=formats)}"
+  title += " examples" + "".join(f", {option}" for option in result["options"])
+  lines = [[label, *cells] for label, cells in rows.items()]
+  return f"{title}\n{tabulate(lines, heads, 'plain', floatfmt=formats, intfmt=formats)}"
 
 
 def name(row: dict[str, Any], known: Off) -> str:

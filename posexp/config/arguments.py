@@ -204,8 +204,7 @@ def flush_output() -> None:
     OSError: it cannot be printed; the end of the process does not try again.
   """
   try:
-    if sys.stdout is not None:  # as in ... >&-
-      sys.stdout.flush()
+    sys.stdout.flush()
   except OSError as error:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise OSError(error.errno, error.strerror, "standard output") from error
@@ -314,7 +313,10 @@ def status_of(work: Callable[[], int]) -> int:
   After a UserError or an OSError, which becomes one line on stderr, the status is 2. If standard
   output is a pipe whose reader has ended, it is 1.
   """
-  if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
+  for name in ("stdout", "stderr"):
+    if getattr(sys, name) is None:  # as in ... >&-, where the next file would take its number
+      setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+  if isinstance(sys.stdout, io.TextIOWrapper):  # not as in a notebook
     sys.stdout.reconfigure(encoding="utf-8")  # as texts that are read, whatever the locale
   os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed where its commands run
   try:

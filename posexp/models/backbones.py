@@ -39,7 +39,7 @@ class WithoutAttention:
 
   backbone: ClassVar[str]
   varied: ClassVar[str | None]  # the width that `match` chooses
-  counted_at: ClassVar[int | None] = None  # the length at which FLOPs are counted, if it is fixed
+  loops: ClassVar[bool] = False  # over tokens, which a count of FLOPs would see once
   num_layers: ClassVar[int] = 1
 
   d_model: Width = 300
@@ -106,7 +106,7 @@ class LSTMSize(WithoutAttention):
 
   backbone: ClassVar[str] = "lstm"
   varied: ClassVar[str] = "hidden"
-  counted_at: ClassVar[int] = 1  # a loop's operations would be counted once
+  loops: ClassVar[bool] = True
 
   hidden: Width = 128
 

@@ -102,8 +102,10 @@ def p_value(p: float) -> str:
 
 
 def did_you_mean(asked: str, names: Sequence[str]) -> str:
-  """Return the names that may have been meant: with the same end, or the nearest, or else all."""
-  same = [name for name in names if re.split(r"[./]", name)[-1] == re.split(r"[./]", asked)[-1]]
+  """Return the names that may be meant: of a section, with the same end, the nearest, or all."""
+  same = [name for name in names if name.startswith(f"{asked}.")]
+  end = re.split(r"[./]", asked)[-1]
+  same += [name for name in names if re.split(r"[./]", name)[-1] == end]
   close = same[:3] or [name for name in [nearest(asked, names)] if name]
   there = f"there are {listed(names, 8)}" if names else "there is none"
   return f"did you mean {' or '.join(close)}?" if close else there

@@ -70,11 +70,24 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
     ValueError: the size does not suit the encoding.
   """
   # The analysis counts a loop over blocks only once, so attention is counted by its definition.
-  whole_only: dict[str, Any] = {"attention": "reference"} if isinstance(spec.size, Size) else {}
-  size = dataclasses.replace(spec.size, **whole_only)
-  whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
-  length = min(spec.size.counted_at or length, spec.encoding.limit or length)
-  return costs(whole.build, spec.inputs(length), length)
+  form: dict[str, Any] = {"attention": "reference"} if isinstance(spec.size, Size) else {}
+  changed: dict[str, Any] = {"size": dataclasses.replace(spec.size, **form)}
+  if hasattr(spec, "vectors"):  # of words: as wide as the tables of this run's encoding alone
+    changed["vectors"] = None
+  whole = dataclasses.replace(spec, positions=CONSECUTIVE, **changed)
+  length = min(length, spec.encoding.limit or length)
+  if not spec.size.loops:
+    return costs(whole.build, spec.inputs(length), length)
+  # A loop over tokens is counted once, too, so rows of one token are. What a second row does not
+  # add is done once a text, such as the negation of a complex map.
+
+  def of(rows: int) -> dict[str, float]:
+    shape = lambda each: jax.ShapeDtypeStruct((rows, *each.shape[1:]), each.dtype)  # noqa: E731
+    return costs(whole.build, jax.tree.map(shape, spec.inputs(1)), 1)
+
+  one, two = of(1), of(2)
+  token = two["flops"] - one["flops"]
+  return one | {"flops": token + (one["flops"] - token) / length}
 
 
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:

@@ -51,8 +51,9 @@ def test_with_everything_on_it_is_what_the_run_measured(run):
 def test_without_a_term_is_with_options_that_leave_it_out_and_is_compared_in_pairs(run):
   found = typed(run, "--without", "position", "--split", "train")
   on, (off,) = found["on"], found["off"]
-  other = typed("split.attention=content", run, "--split", "train")["on"]
-  assert other["loss"] == pytest.approx(off["loss"], abs=1e-6)
+  other = typed("split.attention=content", run, "--split", "train")
+  assert other["options"] == ["split.attention=content"]
+  assert other["on"]["loss"] == pytest.approx(off["loss"], abs=1e-6)
   assert on["change"] == on["error"] == on["other"] == 0
   assert off["change"] == pytest.approx(off["accuracy"] - on["accuracy"])
   assert off["other"] > 0

@@ -17,7 +17,9 @@ from posexp.models.backbones import CNNSize
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.size import Size
 from posexp.runs import folder
+from posexp.training.matching import facts
 from posexp.training.setup import Setup
+from posexp.training.step import parameters
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "film", "good", ".")
 GLOVE = "good 1 -2 3e-1\nother 9 9 9\n. . 7 7 7\nfilm 0.5 0 0\ngood 8 8 8\n"
@@ -77,6 +79,7 @@ def test_words_begin_with_them_and_all_others_as_large(tmp_path, name, size):
     assert not embedded[:, 1::2].any()
     embedded = embedded[:, ::2]
   np.testing.assert_allclose(embedded[:2], numbers, atol=0.1 if name == "learned" else 1e-6)
+  assert facts(spec, 4, size)["parameters"] == parameters(spec)  # beside none's, of other widths
   assert 0.3 < np.std(embedded[2:]) / np.std(numbers) < 3
 
 
