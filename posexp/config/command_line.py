@@ -306,8 +306,9 @@ def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> Non
         f"{key} is set, but encoding={','.join(encodings)}; choose encoding={section} or drop {key}"
       )
   typed = {o.key_or_group: o.value() for o in overrides}
-  if "train.epochs" in typed and typed.get("train.steps") is not None:
-    raise UserError("train.epochs has no effect beside train.steps: drop one of them")
+  for key in ("train.epochs", "train.least_epochs", "train.least_steps"):
+    if key in typed and typed.get("train.steps") is not None:
+      raise UserError(f"{key} has no effect beside train.steps: drop one of them")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from posexp import storage
@@ -91,7 +91,7 @@ class Division(NamedTuple):
 
 
 def arrange(
-  given: dict[str, Split],
+  given: Mapping[str, Split],
   *,
   rows: str = "texts",
   texts: str = "texts",
@@ -141,7 +141,7 @@ def arrange(
 
 
 def _notes(
-  given: dict[str, Split],
+  given: Mapping[str, Split],
   rows: str,
   texts: str,
   keep: Callable[[Row], bool],

@@ -165,6 +165,11 @@ def _side(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], columns: Colum
     if len(left) != 1:
       raise UserError(f"{path}: which column is the score? Type --score, one of {', '.join(keys)}")
     score = left[0]
+  if columns.score is None and score == "score" and {"reference", "hypothesis"} <= {*keys}:
+    raise UserError(
+      f"{path}: the score of a translation may be how likely its model found it, as in posexp's "
+      "files; compare runs by python -m posexp.compare, or add --score score if it is a measure"
+    )
   seed = _column(path, columns.seed, SEEDS, keys, "--seed")
   example = _column(path, columns.example, EXAMPLES, keys, "--example")
   scores: dict[tuple[str, str], float] = {}

@@ -65,13 +65,13 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
       f"{runs[losses.index(None)].path} has no losses of {name} by context; python -m "
       "posexp.context RUN --at 100,200,300 measures them"
     )
-  most = max((loss.nats for loss in losses), key=len)
+  first, most = max(zip(runs, losses, strict=True), key=lambda pair: len(pair[1].nats))
   for run, loss in zip(runs, losses, strict=True):
-    same = loss.text == losses[0].text and np.array_equal(loss.place, losses[0].place)
+    same = loss.text == most.text and np.array_equal(loss.place, most.place)
     # One whose positions end was measured with the shorter contexts alone.
-    if not same or [*loss.nats] != [*most][: len(loss.nats)]:
+    if not same or [*loss.nats] != [*most.nats][: len(loss.nats)]:
       raise UserError(
-        f"{run.path} and {runs[0].path} were measured on other targets or texts, or with other "
+        f"{run.path} and {first.path} were measured on other targets or texts, or with other "
         "contexts: measure runs of one task, with the same --at and --positions"
       )
   nats = [each.nats for each in losses]

@@ -129,12 +129,15 @@ class Contrast(NamedTuple):
     """
     reach = _quantile(self.freedom) if reach is None else reach
     below, above = 2 * (reach * self.error,)
-    if not self.covariance[0, 1]:
+    if not self.paired:
+      errors = np.sqrt(np.maximum(np.diag(self.covariance), 0))
       a, b = (
         np.abs(np.subtract(_ends(mean, error, reach, self.most), mean))
-        for mean, error in zip((self.a, self.b), np.sqrt(np.diag(self.covariance)), strict=True)
+        for mean, error in zip((self.a, self.b), errors, strict=True)
       )
-      below, above = np.hypot(a, b[::-1])
+      alike = self.covariance[0, 1] / (errors.prod() or 1.0)  # as both are of the same examples
+      squares = a**2 + b[::-1] ** 2 - 2 * min(max(alike, -1.0), 1.0) * a * b[::-1]
+      below, above = np.sqrt(np.maximum(squares, 0))
     most = math.inf if self.most is None else self.most
     return max(float(self.mean - below), -most), min(float(self.mean + above), most)
 

@@ -85,10 +85,20 @@ def token_scores(found: Outputs, dtype: type | None = None) -> dict[str, float]:
   }
 
 
-def guessing(counts: np.ndarray) -> float:
-  """Return the mean loss in nats of guessing by the shares of the answers, from their counts."""
-  shares = counts[counts > 0] / max(counts.sum(), 1)
+def guessing(counts: np.ndarray, smoothing: float = 0.0) -> float:
+  """Return the mean loss in nats of guessing by the shares of the answers, from their counts.
+
+  With `smoothing` it is the loss against smoothed labels, a class for each of the counts.
+  """
+  shares = (1 - smoothing) * counts / max(counts.sum(), 1) + smoothing / len(counts)
+  shares = shares[shares > 0]
   return float(-(shares * np.log(shares)).sum())
+
+
+def unsmoothed(loss: float, counts: np.ndarray, smoothing: float) -> float:
+  """Return a loss against smoothed labels on the scale of `guessing`, where 0 is the least."""
+  least = guessing(np.eye(len(counts))[0], smoothing)
+  return guessing(counts) * (loss - least) / ((guessing(counts, smoothing) - least) or 1.0)
 
 
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,9 +166,8 @@ class LabeledTexts(Classification):
       [summary[f"{of}{split}/accuracy"] for of in ("", "baseline/")] for split in EVALUATED
     )
     ahead = [100 * (model - floor) for model, floor in accuracies]
-    yield from aligned(
-      [*rows, ["accuracy against it, points", *(f"{points:+.2f}" for points in ahead)]]
-    )
+    rows.append(["accuracy against it, points", *(f"{points:+.2f}" for points in ahead)])
+    yield from aligned(rows)
     yield from bag_of_words.of_order(summary, bag, ahead[-1])
 
 
@@ -227,15 +226,12 @@ def _rows(
   labels = {label for rows in known.values() for _, label in rows}
   for split, rows in given.items():
     if unseen := {label for _, label in rows} - labels:
-      names = ", ".join(_ordered(labels)[:20])
       raise UserError(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
-        f"they have {names}"
+        f"they have {', '.join(_ordered(labels)[:20])}"
       )
   both = _twofold((task.equal(text), label) for text, label in itertools.chain(*given.values()))
-  again: dict[str, Split] = {
-    split: functools.partial(iter, found) for split, found in given.items()
-  }
+  again = {split: functools.partial(iter, found) for split, found in given.items()}
   streams, arranged = splits.arrange(again, equal=task.equal, fold=task.part)
   notes = [*notes, *arranged]
   kept = {split: list(stream()) for split, stream in streams.items()}
@@ -387,8 +383,12 @@ class LabeledData(batches.Bucketed):
     return np.bincount(self.examples["train"].tokens, minlength=self.vocab_size)
 
   @property
+  def label_counts(self) -> np.ndarray:
+    return np.bincount(self.examples["train"].labels, minlength=len(self.label_names))
+
+  @property
   def chance(self) -> float:
-    return guessing(np.bincount(self.examples["train"].labels))
+    return guessing(self.label_counts)
 
   def model(self, encoding, size, positions) -> ClassifierSpec:
     from posexp.models.classifier import ClassifierSpec

@@ -25,7 +25,7 @@ from posexp.runs.predictions import load_samples
 from posexp.runs.trained import Trained
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task, declared
-from posexp.tasks.results import prefixed, score_of
+from posexp.tasks.results import prefixed, score_of, unsmoothed
 from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, inherit, matching, processes, terminal
 from posexp.training.devices import by_rows, replicated, shard
@@ -234,7 +234,11 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   given = job.setup.training
   warmup, epochs = given.warmup_of(job.rhythm.steps), given.epochs if given.steps is None else None
   chance = getattr(data, "chance", None)  # which data of one's own need not know
-  if trained := Trained.of(run.history, summary["step"], warmup, chance, epochs):
+  history, smoothing = run.history, given.label_smoothing
+  if smoothing and (counts := getattr(data, "label_counts", None)) is not None:
+    losses = [unsmoothed(row.get("train/loss", 0.0), counts, smoothing) for row in history]
+    history = [row | {"train/nll": loss} for row, loss in zip(history, losses, strict=True)]
+  if trained := Trained.of(history, summary["step"], warmup, chance, epochs):
     summary["trained"] = trained._asdict()
   if not job.setup.config.get("trial"):
     tested = sum(data.sizes.get(split, 0) for split in ("test", "beyond"))

@@ -144,7 +144,7 @@ class Setup(NamedTuple):
     epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
     if given.steps is not None:
       return given.steps
-    epochs = given.epochs or given.least_epochs or 0
+    epochs = max(given.epochs or 0, given.least_epochs or 0)
     if (steps := epochs * epoch) > LARGEST:
       raise UserError(f"train.epochs={epochs}: {steps:,} steps are too many; set fewer")
     return max(steps, given.least_steps or 0)

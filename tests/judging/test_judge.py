@@ -290,6 +290,7 @@ def test_a_folder_of_several_groups_is_refused_wherever_it_was_moved(tmp_path):
     ("id,score\n0,1\n0,2\n", "a.csv", "twice; is a column for the seed missing (--seed)?"),
     ("0,1\n1,2\n", "a.csv", "a.csv, line 1: a header is missing; name the columns"),
     ("seed,score\n ,1\n", "a.csv", "a.csv, line 2, column seed: it is empty"),
+    ("id,reference,hypothesis,score\n0,a,a,1\n", "a.csv", "the score of a translation may be how"),
     ("seed,score\n0,1\n0.0,2\n", "a.csv", "a.csv, line 3: seed 0 stands there twice"),
     ("seed,x,y\n0,1,2\n", "a.csv", "a.csv: which column is the score? Type --score, one of seed"),
     ("right\nwrong\n", "a.csv", "if line 1 is the header, add --score right"),

@@ -191,6 +191,12 @@ def test_other_examples_widen_an_interval_by_their_variance():
   assert wider.ends()[0] < found.ends()[0] < found.ends()[1] < wider.ends()[1]
 
 
+def test_a_few_examples_in_common_hardly_change_an_interval_near_the_end_of_the_scale():
+  found = significance.contrast({0: 0.08, 1: 0.12}, {2: 0.11, 3: 0.14}, 1.0)
+  wider = found.over_examples(np.array([[2, 1], [1, 2]]) * 1e-7, 400)
+  assert wider.ends() == pytest.approx(found.ends(), rel=0.01)
+
+
 def test_what_runs_do_by_chance_on_examples_counts_once_also_where_seeds_share_it():
   draw = np.random.default_rng(0)
   luck, own = draw.normal(size=(1, 4, 300)), draw.normal(size=(2, 4, 300))

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from posexp.runs.lengths import extrapolation, reach
 from posexp.runs.trained import Trained
+from posexp.tasks.results import guessing, unsmoothed
 
 GUESS = math.log(2)
 
@@ -39,6 +41,10 @@ def test_guessing_is_compared_with_the_loss_against_plain_labels():
   smoothed = [row | {"train/nll": row["train/loss"] - 0.3} for row in rows(0.69, 0.69, 0.69)]
   assert Trained.of(rows(0.69, 0.69, 0.69), 10, 3, GUESS, None).at_chance
   assert not Trained.of(smoothed, 10, 3, GUESS, None).at_chance
+  counts = np.array([3, 1])
+  for smoothed_to, plain in ((0.75, 0.0), (0.625, guessing(counts))):  # a share of 0.5 is spread
+    least = -(smoothed_to * np.log(smoothed_to) + (1 - smoothed_to) * np.log(1 - smoothed_to))
+    assert unsmoothed(least, counts, 0.5) == pytest.approx(plain)
 
 
 def test_advice_is_of_the_option_that_was_given():
