@@ -112,6 +112,7 @@ MISTAKES = [
   ("plugins=[a=b.py]", "plugins=a=b.py: No such file or directory"),
   ("-m encoding=none,rpr rpr.k=2,inf", "rpr.k=inf: must be an integer"),
   ("hydra.verbose=3", "hydra.job_logging and hydra.verbose do not say how to log; leave "),
+  ("+encoding=rpr", "+encoding=rpr: leave out the +\n"),
   ("train.steps=3 train.epochs=2", "train.epochs has no effect beside train.steps: drop one of"),
   ("train.steps=3 train.least_steps=9", "train.least_steps has no effect beside train.steps"),
   ("workers=3", "workers=3 has no effect on one run: add -m for a sweep, or drop it"),

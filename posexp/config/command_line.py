@@ -345,8 +345,9 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   told = (str(e).splitlines() for e in (error, error.__cause__) if e)
   lines = [" ".join(each[: 1 + each[0].endswith(":")]) for each in told if each]
   message = ": ".join(line for line in lines if line)
-  plus = message.startswith("Could not append")
-  return UserError(f"{message.removesuffix('.')}; leave out the +" if plus else message)
+  added = [o.input_line for o in overrides if o.input_line.startswith("+")]
+  plus = message.startswith(("Could not append", "Multiple values", "force-add"))
+  return UserError(f"{added[0]}: leave out the +" if plus and added else message)
 
 
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:

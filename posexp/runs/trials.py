@@ -104,11 +104,11 @@ def _tuning(trials: Sequence[Run]) -> Tuning:
   tuned = [k for k in every if len({spelled(each[k]) for each in options.values()}) > 1]
   named = (run.summary for run in trials if "headline" in (run.summary or {}))
   of = next((score(each["headline"][0], declared([each])) for each in named), None)
-  seeds: dict[str | None, list[Run]] = {}
-  for run in sorted(trials, key=lambda run: run.seed):
-    seeds.setdefault(run.digest, []).append(run)
+  seeds: dict[str | None, dict[int, Run]] = {}  # of copies in several folders one, ended if one is
+  for run in sorted(trials, key=lambda run: (run.seed, run.summary is None)):
+    seeds.setdefault(run.digest, {}).setdefault(run.seed, run)
   points = []
-  for runs in seeds.values():
+  for runs in map(list, map(dict.values, seeds.values())):
     mean = _mean(runs, of.key) if of else None
     values = {key: options[runs[0].path][key] for key in tuned}
     points.append(Point(values, runs, mean, _mean(runs, "validation/loss")))

@@ -75,6 +75,7 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   alike = [point._replace(mean=0.5, loss=abs(n - 1)) for n, point in enumerate(found[1].points)]
   alike = dataclasses.replace(found[1], points=alike)
   assert (alike.best, alike.edges) == (alike.points[1], [])
+  assert [each.points for each in tunings([*every, *every])] == [each.points for each in found]
   assert not Path("runs/.sweep").exists()
   # An option that an older trial lacks, but would have had at its default, was not tuned.
   one, *rest = sorted(every, key=lambda run: run.trial is None)
