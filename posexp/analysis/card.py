@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +63,20 @@ def entered(parts: Iterable[str]) -> str:
   return "; ".join(PARTS[part] for part in parts) or "nowhere"
 
 
-def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) -> dict[str, str]:
-  """Measure the rows of the card; `profile` is of the first layer, and `text` as in `behavior`."""
+def rows(
+  model: ProbeModel,
+  first: Mapping[str, int],
+  profiles: Mapping[int, Profile],
+  text: np.ndarray | None = None,
+) -> dict[str, str]:
+  """Measure the rows of the card.
+
+  Args:
+    model: the stack of a run, or an untrained one.
+    first: the first layer of each kind, by the name of all of them.
+    profiles: profiles by layer, those of `first` among them.
+    text: as in `behavior`.
+  """
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
@@ -76,15 +88,26 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
     "enters": entered(parts(model)),
     **by_layer(encoding, stack),
     **costs(model),
-    **coverage(model, profile),
+    **of_each({name: coverage(model, profiles[layer], layer) for name, layer in first.items()}),
     "suits": ", ".join(suited) + f"; not {', '.join(unsuited)}: --all says why" * bool(unsuited),
     **{mode: f"no: {why}" if why else "yes" for mode, why in refusals.items()},
     **behavior(model, text),
   }
 
 
-def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
-  """Return the terms of a layer's logits or, if layers differ, the encoding and terms of each."""
+def of_each(found: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+  """Return rows of the card that say what was found of each kind of layer, by its name."""
+  if len(found) == 1:
+    return {label: text for rows in found.values() for label, text in rows.items()}
+  every: dict[str, list[str]] = {}
+  for layers, rows in found.items():
+    for label, text in rows.items():
+      every.setdefault(label, []).append(f"{layers}: {text}")
+  return {label: "; ".join(texts) for label, texts in every.items()}
+
+
+def kinds(encoding: Encoding, stack: Stack) -> dict[str, list[int]]:
+  """Return the layers of each kind, by its encoding, options and the terms of its logits."""
   layers_of: dict[str, list[int]] = {}
   for i, layer in enumerate(encoding.layers(len(stack.blocks))):
     limits = {"window": layer.window, "chunk": layer.chunk}
@@ -92,6 +115,12 @@ def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
     label = " ".join(filter(None, [described(layer.encoding), show_options(limits)]))
     terms = ", ".join(stack.blocks[i].attention.relation.terms) or "none"
     layers_of.setdefault(f"{label} ({terms})", []).append(i)
+  return layers_of
+
+
+def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
+  """Return the terms of a layer's logits or, if layers differ, the encoding and terms of each."""
+  layers_of = kinds(encoding, stack)
   if len(layers_of) == 1:
     return {"terms": ", ".join(stack.relation.terms) or "none"}
   return {"layers": "; ".join(f"{ranges(layers)}: {label}" for label, layers in layers_of.items())}
@@ -140,8 +169,8 @@ def costs(model: ProbeModel) -> dict[str, str]:
   }
 
 
-def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
-  """Return which positions or offsets the encoding tells apart, and how it treats those beyond."""
+def coverage(model: ProbeModel, profile: Profile, layer: int = 0) -> dict[str, str]:
+  """Return which positions or offsets a layer tells apart, and how it treats those beyond."""
   offsets, limit = profile.offsets, model.encoding.limit
   if profile.spread >= ROUNDING:
     logits = np.concatenate([profile.logits, profile.same])
@@ -163,6 +192,9 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
     beyond = "vectors by the same formula, which training has not seen"
   else:
     covers, beyond = "nothing", "nothing new: longer texts are only longer"
+  own = model.stack.kinds[layer]
+  if own.window is not None or own.chunk is not None:
+    beyond = "what lies outside of the window or chunk is not seen"
   return {"covers": covers, "beyond": f"an error beyond position {limit - 1}" if limit else beyond}
 
 

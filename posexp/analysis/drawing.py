@@ -100,7 +100,7 @@ def draw_frequencies(
 def draw_attention(
   name: str,
   model: ProbeModel,
-  profiles: Mapping[str, Profile],
+  profiles: Mapping[int, Profile],
   trained: TrainedModel | None,
   length: int,
 ) -> Iterator[tuple[str, Figure]]:
@@ -115,11 +115,13 @@ def draw_attention(
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
     asked = name if encoding.relative else f"{name}, query at position {at}"
-    for layer, profile in profiles.items():
-      ending = f"-{layer.replace(' ', '-')}" if trained else ""
+    one = not trained and len(profiles) == 1
+    named = {"random weights" if one else f"layer {n}": each for n, each in profiles.items()}
+    for layer, profile in named.items():
+      ending = "" if one else f"-{layer.replace(' ', '-')}"
       figure = encoding_figures.logits_by_offset(f"{asked}, {layer}", profile, length)
       yield f"logits-by-offset{ending}", figure
-    yield "weights-by-offset", encoding_figures.weights_by_offset(asked, profiles, length)
+    yield "weights-by-offset", encoding_figures.weights_by_offset(asked, named, length)
   if tables := probe.tables(stack):
     yield "rows", encoding_figures.rows(name, tables, getattr(encoding, "k", None))
   if trained:

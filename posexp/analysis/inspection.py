@@ -6,7 +6,7 @@ The card needs no matplotlib, which is imported once the card is shown.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,15 @@ def inspect(
   words = first_words(trained) if trained else None
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
-    embed, profiles = model.stack.embed, layer_profiles(model, trained, length)
-    rows = card.rows(model, next(iter(profiles.values())), words)
+    kinds = card.kinds(encoding, model.stack).values()
+    first = {f"layer{'s' * (len(each) > 1)} {card.ranges(each)}": each[0] for each in kinds}
+    embed, profiles = model.stack.embed, layer_profiles(model, trained, length, first.values())
+    rows = card.rows(model, first, profiles, words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
-    rows |= wishes.rows(model if trained else drawn_again(model)) if whole_card else {}
+    if whole_card:
+      drawn, of_all = model if trained else drawn_again(model), "input" in encoding.acts_in
+      asked = [*first.items()][: 1 if of_all else None]
+      rows |= card.of_each({name: wishes.rows(drawn, layer) for name, layer in asked})
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
     if why := refusal(name, encoding, size):
@@ -99,7 +104,9 @@ def in_numbers(
   shown = [values.of_pairs(encoding, stack is not None and stack.causal, labels)]
   if "input" in encoding.acts_in:
     shown.insert(0, values.of_positions(vectors, labels[: len(vectors)]))
-  return [line for each in shown if each for line in ("", *each)]
+  lines = [line for each in shown if each for line in ("", *each)]
+  few = len(labels) <= values.MOST  # of more positions no numbers are printed
+  return lines or ["", "nothing in numbers: no vectors of positions, and no rows of a table"] * few
 
 
 def first_words(trained: TrainedModel) -> np.ndarray:
@@ -119,13 +126,12 @@ def position_vectors(
 
 
 def layer_profiles(
-  model: ProbeModel, trained: TrainedModel | None, length: int
-) -> dict[str, Profile]:
-  """Return the profile of each layer of a trained model, or of the first layer of another."""
-  if trained:
-    layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
-    return {f"layer {layer}": probe.profile(model, 2 * length, layer) for layer in layers}
-  return {"random weights": probe.profile(drawn_again(model), 2 * length)}
+  model: ProbeModel, trained: TrainedModel | None, length: int, kinds: Iterable[int] = (0,)
+) -> dict[int, Profile]:
+  """Return profiles by layer: of the first layer of each kind, and of a trained model of more."""
+  drawn = model if trained else drawn_again(model)
+  more = range(min(model.stack.size.num_layers, MOST_LAYERS)) if trained else ()
+  return {layer: probe.profile(drawn, 2 * length, layer) for layer in sorted({*kinds, *more})}
 
 
 def drawn_again(model: ProbeModel) -> ProbeModel:

@@ -18,13 +18,14 @@ SAME = 1e-3  # of the largest step, by which steps may differ
 GROWTH = 1.25  # of the mean size in the second half, from the short to the long text
 
 
-def rows(model: ProbeModel) -> dict[str, str]:
+def rows(model: ProbeModel, layer: int = 0) -> dict[str, str]:
   """Return a row of the card for each wish.
 
   Args:
     model: the stack of a run, or one whose weights are `perturbed`, as many tables start at zero.
+    layer: the layer whose logits are measured.
   """
-  short, long = (given(model, probe.available(model.encoding, length)) for length in LENGTHS)
+  short, long = (given(model, probe.available(model.encoding, n), layer) for n in LENGTHS)
   what = "position" if "input" in model.encoding.acts_in else "offset"
   apart = np.linalg.norm(long[:, None] - long[None], axis=-1)
   most = apart.max()
@@ -51,16 +52,16 @@ def rows(model: ProbeModel) -> dict[str, str]:
   }
   if len(short) == len(long):  # there are no more positions
     del wishes["equal steps"]
-    wishes["bounded"] = f"ends at position {len(long) - 1}"
+    wishes["bounded"] = f"ends at {what} {len(long) - 1}"
   return wishes
 
 
-def given(model: ProbeModel, length: int) -> np.ndarray:
+def given(model: ProbeModel, length: int, layer: int) -> np.ndarray:
   """Return the features of each position in a text of so many tokens: vectors [L,F], or logits
   [L,N·H] of the offsets 0, −1, … minus the logit of offset 0.
   """
   if "input" in model.encoding.acts_in:
     return probe.position_vectors(model.stack.embed, length)
-  profile = probe.profile(model, length)
+  profile = probe.profile(model, length, layer)
   logits = probe.relative_to_zero(profile.logits, profile.offsets)[..., profile.offsets <= 0]
   return np.moveaxis(logits, -1, 0).reshape(logits.shape[-1], -1)[::-1]

@@ -39,7 +39,6 @@ class WithoutAttention:
 
   backbone: ClassVar[str]
   varied: ClassVar[str | None]  # the width that `match` chooses
-  loops: ClassVar[bool] = False  # over tokens, which a count of FLOPs would see once
   num_layers: ClassVar[int] = 1
 
   d_model: Width = 300
@@ -106,7 +105,6 @@ class LSTMSize(WithoutAttention):
 
   backbone: ClassVar[str] = "lstm"
   varied: ClassVar[str] = "hidden"
-  loops: ClassVar[bool] = True
 
   hidden: Width = 128
 

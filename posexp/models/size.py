@@ -85,7 +85,6 @@ class Size:
 
   backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
   varied: ClassVar[str] = "d_ff"  # the width that `match` chooses
-  loops: ClassVar[bool] = False
   input_scale: ClassVar[float] = 1.0  # multiplies embedded words
 
   d_model: Width = 128

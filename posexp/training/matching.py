@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from flax import nnx
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun, jaxprs_in_params
 from jax.sharding import Mesh
+from jax.stages import Traced
 
 from posexp.encodings import Encoding, all_encodings
 from posexp.encodings.rngs import Rngs, abstract_model
@@ -29,6 +31,7 @@ from posexp.training.step import split
 if TYPE_CHECKING:
   from posexp.tasks.contract import ModelSpec
 
+RUNNING = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
 TOLERANCE = 0.01  # largest relative distance of a matched count from the reference
 
 
@@ -57,9 +60,58 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
     ) from error
   with compiling(mesh), jax.default_device(mesh.devices.flat[0]):
     graphdef, *state = split(abstract_model(build))
-    cost = jax.jit(forward).lower(state, inputs).cost_analysis()
+    flops = operations(forward, state, inputs)
   parameters = sum(leaf.size for leaf in jax.tree.leaves(state[0]))
-  return {"parameters": parameters, "flops": cost["flops"] / length}
+  return {"parameters": parameters, "flops": flops / length}
+
+
+def operations(function: Callable[..., Any], *inputs: Any) -> float:
+  """Count the operations of a function, by the shapes of its inputs."""
+  traced = jax.jit(function).trace(*inputs)
+  return _analyzed(traced) + _left_out(traced.jaxpr.jaxpr)
+
+
+def _analyzed(traced: Traced) -> float:
+  """Return the operations of a program if each of its loops ran once, by JAX's cost analysis."""
+  return traced.lower().cost_analysis().get("flops", 0.0)
+
+
+def _left_out(program: Jaxpr) -> float:
+  """Return the operations of a program that the analysis leaves out.
+
+  A loop runs as often as it says, but for what is the same each time, which XLA computes once. A
+  running sum has an addition for each number, where the analysis counts one for each pair.
+  """
+  more = 0.0
+  for eqn in program.eqns:
+    if eqn.primitive.name == "scan":
+      body, times = eqn.params["jaxpr"], eqn.params["length"]
+      step = jax.jit(jaxpr_as_fun(body)).trace(*body.in_avals)
+      fixed = operations(*_fixed(body.jaxpr, eqn.params["num_consts"]))
+      more += (times - 1) * (_analyzed(step) - fixed) + times * _left_out(body.jaxpr)
+    elif eqn.primitive.name in RUNNING:
+      function, *inputs = _part([eqn], eqn.invars)
+      more += eqn.outvars[0].aval.size - _analyzed(jax.jit(function).trace(*inputs))
+    else:
+      more += sum(map(_left_out, jaxprs_in_params(eqn.params)))
+  return more
+
+
+def _fixed(body: Jaxpr, constants: int) -> tuple[Any, ...]:
+  """Return the part of a loop's body whose results are always the same, as `_part` does."""
+  known, eqns = {*body.invars[:constants]}, []
+  for eqn in body.eqns:
+    if all(isinstance(each, Literal) or each in known for each in eqn.invars):
+      known.update(eqn.outvars)
+      eqns.append(eqn)
+  return _part(eqns, body.invars[:constants])
+
+
+def _part(eqns: Sequence[JaxprEqn], given: Sequence[Any]) -> tuple[Any, ...]:
+  """Return a function of some steps of a program, and the shapes of what they are given."""
+  made = [each for eqn in eqns for each in eqn.outvars]
+  part = ClosedJaxpr(Jaxpr((), given, made, eqns), ())
+  return jaxpr_as_fun(part), *part.in_avals
 
 
 @functools.lru_cache
@@ -76,18 +128,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
     changed["vectors"] = None
   whole = dataclasses.replace(spec, positions=CONSECUTIVE, **changed)
   length = min(length, spec.encoding.limit or length)
-  if not spec.size.loops:
-    return costs(whole.build, spec.inputs(length), length)
-  # A loop over tokens is counted once, too, so rows of one token are. What a second row does not
-  # add is done once a text, such as the negation of a complex map.
-
-  def of(rows: int) -> dict[str, float]:
-    shape = lambda each: jax.ShapeDtypeStruct((rows, *each.shape[1:]), each.dtype)  # noqa: E731
-    return costs(whole.build, jax.tree.map(shape, spec.inputs(1)), 1)
-
-  one, two = of(1), of(2)
-  token = two["flops"] - one["flops"]
-  return one | {"flops": token + (one["flops"] - token) / length}
+  return costs(whole.build, spec.inputs(length), length)
 
 
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:

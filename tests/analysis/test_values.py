@@ -65,3 +65,16 @@ def test_vectors_are_those_of_the_formula():
     vectors("rope", positions=3, width=4)
   with pytest.raises(UserError, match="binary: bits=10 are more than the 4 channels"):
     vectors("binary", positions=3, width=4)
+
+
+def test_layers_that_differ_are_each_described(tmp_path, capsys):
+  model = ["model.d_model=16", "model.num_heads=2", "model.num_layers=4", f"out={tmp_path}"]
+  pattern = "by_layer.pattern=[none,rpr k=4,alibi window=8]"
+  files = inspect.inspect(["encoding=by_layer", pattern, *model, "positions=12", "--all"])
+  said = " ".join(capsys.readouterr().out.split())
+  assert "covers layers 0, 3: nothing; layer 1: offsets to 4 back and 4 ahead; layer 2: off" in said
+  assert "layer 2: what lies outside of the window or chunk is not seen" in said
+  assert "unique layers 0, 3: no: nothing tells" in said
+  assert "nothing in numbers: no vectors of positions, and no rows of a table" in said
+  drawn = {path.stem for path in files}
+  assert {f"logits-by-offset-layer-{layer}" for layer in (0, 1, 2)} < drawn

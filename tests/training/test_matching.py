@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import order
 import pytest
 import untrained
@@ -63,6 +64,16 @@ def test_operations_of_a_loop_are_counted_as_often_as_it_runs(encoding):
   size = LSTMSize(d_model=300, hidden=128)
   by_hand = 2 * 4 * 128 * (300 + 128)  # without gates, biases, and what is done once a text
   assert count(encoding, size)["flops"] == pytest.approx(by_hand, rel=0.03)
+
+
+def test_a_loop_is_counted_in_each_of_its_steps_and_a_running_sum_by_its_numbers():
+  def loop(x, w):
+    return jax.lax.scan(lambda h, _: (h @ -w, h.sum()), x, length=5)
+
+  x = jax.ShapeDtypeStruct((8, 8), "float32")
+  once, step = 8 * 8, 2 * 8**3 + 8 * 8 - 1  # −w is the same in all steps
+  assert matching.operations(loop, x, x) == pytest.approx(once + 5 * step, rel=0.01)
+  assert matching.operations(jax.checkpoint(jnp.cumsum), x) == 8 * 8
 
 
 def test_the_closest_width_is_chosen():
