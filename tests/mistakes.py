@@ -239,6 +239,7 @@ model.d_model=30 => model.d_model=30 is not divisible by num_heads=4
 model.d_model=65536 => model: 34,495,005,698 parameters (model.d_model=65536, model.d_ff=512, model
 model.num_kv_heads=8 => model.num_heads=4 is not divisible by num_kv_heads=8
 model.tie_embeddings=true => model.tie_embeddings is for models that write words; leave it at false
+model.head_cap=30 => model.head_cap is for models that write words; leave it at null
 model.conv=1 => model.conv must be 0 or from 2 to 8, not 1
 model.conv=4 => model.conv=4 reads the tokens before each one, and an encoder reads both ways
 model.conv_of=input => model.conv_of has no effect without conv

@@ -266,10 +266,12 @@ def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
   return None
 
 
-def check_untied(size: Size) -> None:
-  """Raise ValueError if embeddings are to be tied in a model without an output layer for words."""
+def check_wordless(size: Size) -> None:
+  """Raise ValueError for options of an output layer for words in a model that has none."""
   if size.tie_embeddings:
     raise ValueError("tie_embeddings is for models that write words; leave it at false")
+  if size.head_cap is not None:
+    raise ValueError("head_cap is for models that write words; leave it at null")
 
 
 def repeated(x: Array, num_heads: int) -> Array:

@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
-from posexp.models.block import check_untied, word_table
+from posexp.models.block import check_wordless, word_table
 from posexp.models.feed_forward import drop
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import Size
@@ -92,7 +92,7 @@ class Classifier(nnx.Module):
       )
     forked = rngs.fork()
     if isinstance(size, Size):
-      check_untied(size)
+      check_wordless(size)
       self.stack = Stack(words, encoding, size, max_position=reach, rngs=forked)
     else:
       self.network = Backbone(words, encoding, size, rngs=forked)

@@ -21,7 +21,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.kernels.gradients import matmul
 from posexp.models.backbones import LSTM
-from posexp.models.block import check_untied
+from posexp.models.block import check_wordless
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
@@ -119,7 +119,7 @@ class Parser(nnx.Module):
       raise ValueError(
         f"d_model={size.d_model} must be a multiple of {least}: a fencepost is halves"
       )
-    check_untied(size)
+    check_wordless(size)
     reach = spec.positions.reach
     self.stack = Stack(spec.vocab_size, spec.encoding, size, max_position=reach, rngs=rngs.fork())
     self.scorer = Scorer(size.d_model, spec.hidden, spec.num_labels, rngs=rngs.fork())

@@ -26,6 +26,7 @@ class Trained(NamedTuple):
   loss: float | None  # of training, since the evaluation before the last one
   chance: float | None  # the loss of guessing by the shares of answers in the training set
   epochs: int | None  # that were asked for; None where steps were
+  planned: int | None = None  # steps; None if they are not known
 
   @classmethod
   def of(
@@ -35,6 +36,7 @@ class Trained(NamedTuple):
     warmup: int,
     chance: float | None,
     epochs: int | None,
+    planned: int | None = None,
   ) -> Self | None:
     """Return how far the rows of metrics show a run to be; None if they show no training."""
     rows = [row for row in history if row["step"]]
@@ -55,12 +57,17 @@ class Trained(NamedTuple):
     loss = sum(recent) / len(recent) if recent else None
     if since == [0] and chance and last["validation/loss"] <= GUESSED * chance:
       loss = None  # the mean since the first step says less
-    return cls(steps, warmup, best, fell, loss, chance, epochs)
+    return cls(steps, warmup, best, fell, loss, chance, epochs, planned)
 
   @property
   def rising(self) -> bool:
     """Whether the learning rate still rose at the last step."""
     return self.warmup >= max(1, self.steps - 1)
+
+  @property
+  def out_of_patience(self) -> bool:
+    """Whether the run ended early, as `train.patience` evaluations brought nothing better."""
+    return self.steps < (self.planned or 0)
 
   @property
   def improving(self) -> bool:
@@ -96,11 +103,15 @@ class Trained(NamedTuple):
     """Return the fault of the training, and how to mend it; "" if there is none."""
     faults = ["loss at chance"] * self.at_chance + ["warmup not over"] * self.rising
     faults += ["still improving"] * self.improving
-    said = f"{counted(self.steps, 'step')}, {', '.join(faults)}; add {self.more()}"
-    return said if faults else ""
+    took = counted(self.steps, "step")
+    if self.out_of_patience:
+      took += f" of {self.planned:,}, by train.patience"
+    return f"{took}, {', '.join(faults)}; add {self.more()}" if faults else ""
 
   def more(self) -> str:
     """Return options for a longer training, to be added to a command."""
+    if self.out_of_patience:
+      return "train.patience=null"
     steps = max(ENOUGH, MORE * self.steps)
     epochs = math.ceil(steps * (self.epochs or 0) / self.steps)
     longer = f"epochs={epochs}" if epochs else f"steps={steps}"

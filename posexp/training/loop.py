@@ -238,7 +238,8 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   if smoothing and (counts := getattr(data, "label_counts", None)) is not None:
     losses = [unsmoothed(row.get("train/loss", 0.0), counts, smoothing) for row in history]
     history = [row | {"train/nll": loss} for row, loss in zip(history, losses, strict=True)]
-  if trained := Trained.of(history, summary["step"], warmup, chance, epochs):
+  planned = job.rhythm.steps
+  if trained := Trained.of(history, summary["step"], warmup, chance, epochs, planned):
     summary["trained"] = trained._asdict()
   if not job.setup.config.get("trial"):
     tested = sum(data.sizes.get(split, 0) for split in ("test", "beyond"))

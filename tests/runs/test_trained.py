@@ -50,6 +50,9 @@ def test_guessing_is_compared_with_the_loss_against_plain_labels():
 def test_advice_is_of_the_option_that_was_given():
   found = Trained.of(rows(0.69, 0.5, 0.3, every=200), 600, 100, GUESS, 3)
   assert found.more() == "train.epochs=12 train.warmup=240"
+  ended = Trained.of(rows(0.69, 0.69, 0.69), 10, 40, GUESS, None, 100)
+  said = "30 steps of 100, by train.patience, loss at chance, warmup not over; add "
+  assert ended.lacking() == f"{said}train.patience=null"
 
 
 def test_rows_without_an_evaluation_say_nothing():
