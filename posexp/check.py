@@ -40,7 +40,8 @@ from posexp.reporting.text import wrapped
 from posexp.status import doing
 
 if TYPE_CHECKING:
-  from posexp.tasks.contract import Task
+  from posexp.data.batches import Batch
+  from posexp.tasks.contract import Data, Task
 
 EVENTS = ("open", "sqlite3.connect")  # of Python's, when a file is opened
 NO_DATA = (".py", ".pyc", ".so", ".lock")  # code, of which `beside` has the user's own
@@ -202,8 +203,14 @@ def unlike(task: Task) -> list[str]:
     if first.sizes != second.sizes:
       return [*first.sizes]
 
+    def examples(data: Data, split: str) -> Iterator[Batch]:
+      try:
+        yield from data.evaluation(split, ROWS)
+      except UserError:  # of training, drawn anew in each step
+        yield next(iter(data.batches(ROWS, seed=0)))
+
     def same(split: str) -> bool:
-      batches = (data.evaluation(split, ROWS) for data in (first, second))
+      batches = (examples(data, split) for data in (first, second))
       pairs = zip(*batches, strict=True)
       return all(np.array_equal(a[name], b[name]) for a, b in pairs for name in a)
 

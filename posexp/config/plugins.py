@@ -68,7 +68,7 @@ def _takes_nothing(value: Any) -> bool:
   return True
 
 
-NAME = re.compile(r"[\w-]+")  # of what has options, which are typed as NAME.OPTION
+NAME = re.compile(r"[^\W\d][\w-]*")  # of what has options, which are typed as NAME.OPTION
 
 
 class Kind(NamedTuple):
@@ -84,6 +84,9 @@ OPTIONS = Kind(
 FUNCTION = Kind(callable, "no function")
 COMMAND = Kind(_takes_nothing, "no function without arguments; one reads sys.argv")
 CLASS = Kind(lambda value: isinstance(value, type), "no class")
+LAUNCHER = Kind(
+  lambda value: isinstance(value, type) and hasattr(value, "work"), "no class of posexp.Launcher"
+)
 ROW = Kind(lambda value: isinstance(value, dict), "no mapping, as are the rows of families.yaml")
 FOLDER = Kind(lambda value: isinstance(value, Path) and value.is_dir(), "no folder beside the file")
 
@@ -110,7 +113,7 @@ GROUPS = {
   ),
   "tracker": Group("TRACKERS", OPTIONS, config=lambda name, options: {"tracker": {name: options}}),
   "source": Group("SOURCES", CLASS),
-  "launcher": Group("LAUNCHERS", CLASS),
+  "launcher": Group("LAUNCHERS", LAUNCHER),
   "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
   "command": Group("COMMANDS", COMMAND),
   "config": Group("CONFIGS", FOLDER),
@@ -198,12 +201,14 @@ def _add(plugin: Plugin) -> None:
     raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
   if not kind.holds(plugin.value):
     own = type(plugin.value)
-    instance = kind in (OPTIONS, CLASS) and _is_dataclass(own)
+    instance = kind in (OPTIONS, CLASS, LAUNCHER) and _is_dataclass(own)
     words = f"an instance: write {own.__name__}, without ()" if instance else kind.words
     raise UserError(f"{near(plugin.file)}: {name} is {words}")
   if GROUPS[group].config:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-      raise UserError(f"{near(plugin.file)}: {name!r} is no name: write letters, digits, _ and -")
+      raise UserError(
+        f"{near(plugin.file)}: {name!r} is no name: write a letter, then letters, digits, _ and -"
+      )
     for option, value in plugin.options.items():
       if not _typed(value) or (group == "encoding" and isinstance(value, dict)):
         raise UserError(
@@ -368,6 +373,8 @@ def _execute(path: Path, source: bytes, name: str) -> ModuleType:
   """Execute a file and return its module; an error in it names the line."""
   module = sys.modules[name] = ModuleType(name)  # where dataclasses look their annotations up
   module.__file__ = str(path)
+  if (folder := str(path.parent)) not in sys.path:
+    sys.path.insert(0, folder)  # as for a script, which imports what lies beside it
   try:
     exec(compile(source, str(path), "exec"), module.__dict__)
   except (Exception, SystemExit) as error:

@@ -36,6 +36,7 @@ PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
 BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
+DRAWN = "draw must return symbols from 0 on, as two arrays of integers"
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
 
@@ -289,7 +290,7 @@ class Answers(Data):
     """
     symbols = np.concatenate([*itertools.chain(*examples)])
     if symbols.dtype.kind not in "iu" or symbols.min(initial=0) < 0:
-      raise UserError("draw must return symbols from 0 on, as two arrays of integers")
+      raise UserError(DRAWN)
     if (most := symbols.max(initial=0)) >= self.task.symbols:
       raise UserError(
         f"an example has the symbol {most}, and symbols = {self.task.symbols} counts them "

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
-from posexp.diagnostics.answering import Answering, Answers, Example
+from posexp.diagnostics.answering import DRAWN, Answering, Answers, Example
 from posexp.runs.lengths import extrapolation
 from posexp.tasks.contract import Snapshot
 
@@ -121,7 +121,10 @@ class Diagnostic(Answering):
           f"validated must hold lengths above longest={self.longest}, at most half as long again, "
           f"and none of lengths, not {n}"
         )
-    answer = self.draw(np.random.default_rng(0), self.most)[1]
+    drawn = self.draw(np.random.default_rng(0), self.most)
+    if not isinstance(drawn, tuple) or [getattr(each, "ndim", None) for each in drawn] != [1, 1]:
+      raise ValueError(DRAWN)
+    answer = drawn[1]
     if self.form == "encoder" and len(answer) != 1:
       raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
 

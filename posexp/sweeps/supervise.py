@@ -194,7 +194,7 @@ class Launcher:
   """The base class of launchers."""
 
   # A job is the command line that was typed, with this environment variable: the job's own folder.
-  variable: ClassVar[str]
+  variable: ClassVar[str] = ""  # none: it has no jobs
 
   def check(self, cfg: DictConfig) -> None:
     """Raise UserError if an option of `cfg.hydra.launcher` is wrong."""

@@ -248,7 +248,7 @@ def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys)
   (tmp_path / "data" / "rows.csv").write_text("red a,a\nred b,b\n")
   (tmp_path / "names.yaml").write_text("a b")
   (tmp_path / "kept_beside.py").touch()
-  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path])  # which has the folder of the file from then on
   monkeypatch.delitem(sys.modules, "kept_beside", raising=False)
   argv = ["task=from_files", "plugins=own.py"]
   (tmp_path / "own.py").write_text(FROM_FILES)
@@ -270,6 +270,35 @@ def test_files_of_a_task_are_part_of_its_identity(tmp_path, monkeypatch, capsys)
   (tmp_path / "own.py").write_text(FROM_FILES.replace("[[1, 2]]", "[[next(COUNT) % 3]]"))
   assert not check.check(argv)
   assert "Examples of train, validation, test are others each time" in capsys.readouterr().out
+
+
+DRAWN = """\
+import dataclasses, numpy, posexp
+
+@dataclasses.dataclass(frozen=True)
+class Last(posexp.Diagnostic):
+  symbols = 8
+  name: str = "last"
+
+  def draw(self, random, n):
+    x = random.integers(8, size=n)
+    return x, x[-1:]
+
+TASKS = {"last": Last}
+"""
+
+
+@pytest.mark.parametrize(
+  ("draws", "said"),
+  [
+    ("random.integers", "same examples holds"),
+    ("numpy.random.default_rng().integers", "train, validation, test, beyond are others each"),
+  ],
+)
+def test_what_a_diagnostic_draws_is_always_the_same(tmp_path, capsys, draws, said):
+  (tmp_path / "own.py").write_text(DRAWN.replace("random.integers", draws))
+  assert check.check(["task=last", "task.examples=4", "plugins=own.py"]) is ("holds" in said)
+  assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_cannot_be_built_is_refused_in_one_sentence(monkeypatch):

@@ -118,7 +118,7 @@ WRONG = [
   ("class A:\n  x: int\nENCODINGS = {'a': A}", r"mine\.py: a is no frozen dataclass: "),
   (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py: a is an instance: write A, without \(\)"),
   (f"{CLASS}ENCODINGS = {{'model': A}}", r"mine\.py: the name model exists already in posexp"),
-  (f"{CLASS}ENCODINGS = {{'a/b': A}}", r"mine\.py: 'a/b' is no name: write letters"),
+  (f"{CLASS}ENCODINGS = {{'a/b': A}}", r"mine\.py: 'a/b' is no name: write a let"),
   (f"{CLASS}ENCODINGS = {{3: A}}", r"mine\.py: 3 is no name: "),
   (
     CLASS.replace("int = 1", "complex = 1j") + "ENCODINGS = {'a': A}",
@@ -133,6 +133,7 @@ WRONG = [
   ("OPTIMIZERS = {'adamw': print}", r"mine\.py: the name adamw exists already in posexp; choose"),
   ("COMMANDS = {'a': lambda x: x}", r"mine\.py: a is no function without arguments"),
   ("import sys\nsys.exit(3)\n", r"mine\.py, line 2: SystemExit: 3"),
+  ("class A: pass\nLAUNCHERS = {'a': A}", r"mine\.py: a is no class of posexp\.Launcher"),
   ("TRACKERS = {'a': print}", r"mine\.py: a is no frozen dataclass: "),
   ("CONFIGS = {'a': 'options'}", r"mine\.py: a is no folder beside the file"),
   ("CONFIGS = 'no'", r"mine\.py: no is no folder beside the file"),
