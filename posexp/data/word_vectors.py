@@ -70,6 +70,8 @@ def _read(
     )
   rows = np.array(sorted(vectors))
   values = np.stack([vectors[number] for number in rows])
+  if not values.any():  # by which all others are scaled
+    raise UserError(f"model.vectors={path}: the vectors of all words of the data are 0")
   digest = hashlib.sha256(rows.astype("<i8").tobytes() + values.tobytes())
   note = f"{len(rows):,} of {len(words):,} words start from their vectors in {path}"
   return WordVectors(rows, values, note, digest.hexdigest())

@@ -79,7 +79,7 @@ class Rounds:
     if self.budget.runs is not None:
       most += f", of which the budget allows {min(self.budget.runs, whole)}"
     if self.budget.seconds is not None:
-      most += f", in {lasting(self.budget.seconds)} by the budget"
+      most += f", and no new round after {lasting(self.budget.seconds)} by the budget"
     alike = "" if self.margin else "; without margin= groups that are alike take them all"
     text = f"until     told: {counted(first, 'run')} first, {FIRST} seeds of each group"
     return f"{text}; {most}{alike}"

@@ -50,6 +50,7 @@ def test_both_forms_are_read(tmp_path, name, header):
     ("good 1 2 3\nfilm 1 x 3\n", "line 2: 'x' is no finite number"),
     ("good 1 nan 3\n", "line 1: 'nan' is no finite number"),
     ("good 1 1e39 3\n", "line 1: '1e39' is no finite number of 32 bits"),
+    ("good 0 0 0\n", "the vectors of all words of the data are 0"),
     ("nobody 1 2 3\n", "it has none of the 6 words of the data; a line is a word in small "),
   ],
 )
