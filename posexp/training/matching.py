@@ -121,7 +121,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
   Raises:
     ValueError: the size does not suit the encoding.
   """
-  # The analysis counts a loop over blocks only once, so attention is counted by its definition.
+  # Attention is counted by its definition, in whatever form it is computed.
   form: dict[str, Any] = {"attention": "reference"} if isinstance(spec.size, Size) else {}
   changed: dict[str, Any] = {"size": dataclasses.replace(spec.size, **form)}
   if hasattr(spec, "vectors"):  # of words: as wide as the tables of this run's encoding alone
