@@ -255,7 +255,9 @@ def entries(group: str) -> tuple[list[EntryPoint], list[EntryPoint]]:
 def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
   """Return the object that an entry point names, and the file that defines it."""
   value = entry.load()
-  module = sys.modules[getattr(value, "__module__", entry.module)]
+  module = sys.modules.get(getattr(value, "__module__", ""))
+  if getattr(module, getattr(value, "__name__", ""), None) is not value:  # as a functools.partial
+    module = sys.modules[entry.module]
   file = Path(module.__file__).resolve()
   return (file.parent / value if isinstance(value, str | Path) else value), file
 

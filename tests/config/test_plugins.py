@@ -205,18 +205,20 @@ def test_an_array_of_a_plugins_own_leaves_a_cpu_as_many_devices_as_cores(tmp_pat
 
 
 def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_path):
-  write("far.py", DISTANCE)
+  write("far.py", f"{DISTANCE}import functools\nPART = functools.partial(print)\n")
   info = tmp_path / "far-1.2.dist-info"
   info.mkdir()
   (info / "METADATA").write_text("Metadata-Version: 2.1\nName: far\nVersion: 1.2\n")
   entries = "far = far:Distance\nbroken = far:Nothing"
-  (info / "entry_points.txt").write_text(f"[posexp.encodings]\n{entries}\n")
+  optimizers = "[posexp.optimizers]\npart = far:PART\n"
+  (info / "entry_points.txt").write_text(f"[posexp.encodings]\n{entries}\n{optimizers}")
   monkeypatch.syspath_prepend(tmp_path)
   plugins.installed.cache_clear()
   plugins.entries.cache_clear()
   config = composed("encoding=far", "far.price=2")
   assert config["plugins"]["encoding"]["package"] == "far 1.2"
   assert make_encoding(config).price == 2
+  assert plugins.found("optimizer")["part"].file == tmp_path / "far.py"  # not functools.py
   plugins._found.clear()
   with pytest.raises(UserError, match=r"is of the package far 1\.2, which is not installed"):
     make_encoding(config)
