@@ -298,8 +298,8 @@ def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., An
   """Return the function that trains runs, `count` at once, or as many as cores or devices."""
   lines = [*overrides]
   if not any(line.startswith(("workers=", "hydra/launcher=")) for line in lines):
-    bound = devices("auto", count)
-    lines.append(f"workers={len(bound) if bound[0] else min(cores(), count)}")
+    bound = devices("auto", max(count, 1))  # of finished rows no run is left
+    lines.append(f"workers={len(bound) if bound[0] else min(cores(), max(count, 1))}")
   given = read(lines)
   return trainer_for(train, count, command_line.shared(given), given)[0]
 

@@ -17,6 +17,7 @@ from posexp.reporting.paired_predictions import Columns, by_example, paired, rea
 from posexp.reporting.significance import LEVEL, Measure
 from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, wrapped
 from posexp.runs import Run, bleu, scores
+from posexp.runs.identity import PARTIAL
 from posexp.runs.metrics import METRICS, score
 
 FACTS = ("parameters", "flops_per_token", "devices", "processor", "versions")
@@ -59,6 +60,7 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
       key: [each.get(key) for each in known]
       for key in known[0] | known[1]
       if known[0].get(key) != known[1].get(key)
+      if key not in PARTIAL or all(key in each for each in known)
     },
     "metric": headline.metric.name if headline and headline.metric.name in metrics else metrics[0],
     "metrics": {name: _compared(name, [side[name] for side in measures]) for name in metrics},

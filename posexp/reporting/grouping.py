@@ -13,7 +13,7 @@ from posexp.errors import UserError, counted
 from posexp.reporting.significance import Difference, Estimate, estimate
 from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
-from posexp.runs.identity import number, spelled
+from posexp.runs.identity import PARTIAL, number, spelled
 from posexp.runs.metrics import METRICS, Score
 from posexp.runs.metrics import score as score_of
 
@@ -110,7 +110,8 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 def differing(runs: Sequence[Run]) -> list[str]:
   """Return the options in which runs differ.
 
-  Options of an encoding are compared only among the runs with that encoding.
+  Options of an encoding are compared only among the runs with that encoding, and those that only
+  some encodings depend on among these.
   """
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
@@ -118,6 +119,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):
     section = key.partition(".")[0]
     asked = [run for run in runs if section not in encodings or run.encoding == section]
+    if key in PARTIAL:
+      asked = [run for run in asked if key in run.settings]
     first, *others = (run.settings.get(key, MISSING) for run in asked)
     # Comparing is faster than writing, and True equals 1.
     if any(

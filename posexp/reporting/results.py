@@ -303,7 +303,7 @@ def _difference(
   results: Results, a: Mapping[Any, Run], b: Mapping[Any, Run], looks: int = 0
 ) -> Difference:
   """Return the difference of two groups by seed, one of `looks` comparisons if there were looks; it
-  is not tested if most runs were cut short.
+  is not tested if most runs were cut short, of all groups or of these two.
   """
   key, most = results.score.key, results.score.most
   own, base = ({each: run.score(key) or 0.0 for each, run in side.items()} for side in (a, b))
@@ -311,7 +311,7 @@ def _difference(
     found = anytime.difference(own, base, most, looks)
   else:
     found = Difference.of(grouping.by_fold(own), grouping.by_fold(base), most)
-  if results.cut_short([*a.values(), *b.values()]):
+  if results.cut_short(results.runs) or results.cut_short([*a.values(), *b.values()]):
     return Difference(Estimate(*found.estimate[:2]))
   return found
 
@@ -329,7 +329,7 @@ def against_itself(results: Results) -> Group | None:
   again = {
     (run.seed, run.settings.get(grouping.FOLD)): run
     for run in base.runs
-    if run.score(score.key) is not None and not any(run is each for each in kept)
+    if run.score(score.key) is not None and all(run.summary != each.summary for each in kept)
   }
   if len(again) > 1:
     a, b, how = again, base.repeats, "run twice"

@@ -130,7 +130,9 @@ def _difference(group: Group, results: Results) -> str:
   text = f"{group.label} {VERBS[kind]} {results.baseline.label}: "
   text += f"{results.shown(difference.estimate, '+')} {unit}"
   if difference.p is None:
-    return f"{text}, n = {difference.estimate.n}."
+    runs = [*group.repeats.values(), *results.baseline.repeats.values()]
+    short = "; most of these runs were cut short" * results.cut_short(runs)
+    return f"{text}, n = {difference.estimate.n}{short}."
   corrected = f" ({p_number(difference.holm)} corrected)" if len(results.tested) > 1 else ""
   text += f", {p_value(difference.p)}{corrected}"
   own, base = test.n if test else (len(group.repeats), len(results.baseline.repeats))

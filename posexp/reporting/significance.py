@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ def estimate(values: Sequence[float], most: float | None = None) -> Estimate:
   """
   if len(values) == 0:
     return Estimate()
-  n, mean = len(values), float(np.mean(values))
+  n, mean = len(values), statistics.fmean(values)  # the same in any order
   if n < 2:
     return Estimate(n, mean)
   sd = _deviation(values)

@@ -144,8 +144,12 @@ def verdicts(folders: Sequence[Path], margin: float | None) -> dict[Path, str]:
     task.margin = None if margin is None else margin / task.score.factor
     others = [group for group in task.ranked if group is not task.baseline]
     known = {group.label: sentences.outcome(group, task) for group in others}
-    if not task.cut_short(task.runs):
-      known = {label: "" if "not " in kind else kind for label, kind in known.items()}
+    if not task.cut_short(task.runs):  # of which more seeds would tell nothing
+      few = {each.label for each in others if each.estimate.n < 2 or task.baseline.estimate.n < 2}
+      known = {
+        label: "" if kind == "not told apart" or label in few else kind
+        for label, kind in known.items()
+      }
     if task.baseline is not None:
       known[task.baseline.label] = "" if "" in known.values() else "baseline"
     for group in task.ranked:

@@ -25,6 +25,7 @@ BOOKKEEPING = (
   "trial", "labels", "until", "margin",
 )  # fmt: skip
 DIVIDED = ("cpu_devices", "shard")  # of training: how devices share the work, whatever the result
+PARTIAL = ("train.decayed",)  # what only the results of some encodings depend on
 SEAL = "run.sha256"
 CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json")
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data

@@ -98,6 +98,7 @@ def never_begun(root):
     (path / "metrics.jsonl").unlink()
 
 
+LATE = {"train.warmup": 100}  # of 20 steps
 SAID = [
   # Groups of runs, what is typed, what the report says, and what it does not.
   (of(TWO, metric="test/loss"), "--metric test/loss", ["sinusoidal is first of 2 groups", "rpr lo"
@@ -141,6 +142,14 @@ SAID = [
     "left warmup: this ranks speed, not encodings; add train.epochs=100 train.warmup=100.", "| +12."
     "83 | — | — |", "without a test, as most runs were cut short", "Note: Of 12 runs"],
     ["beats", "p ="]),
+  (both(of({"none": B}), of({"rope": A, "rpr": A}, **LATE)), "", ["12 never left warmup: this ran",
+    "without a test, as most runs were cut short"], ["beats", "p ="]),
+  (both(of({"none": B[:5], "t5": B}), of({"rope": A}, **LATE)), "", ["rope cannot be tested agains"
+    "t none: +12.67 points, n = 5; most of these runs were cut short."], ["ranks speed"]),
+  (of({"none": B, "fire": A}, **{"train.weight_decay": 0.1, "train.decayed": "matrices"}), "",
+    ["fire beats none"], ["decayed"]),  # which decides nothing of the results of none
+  (of({"rope": [0.9, 0.84, 0.81, 0.8, 0.92], "rpr": [0.9, 0.84, 0.8, 0.81, 0.92]}), "", ["rope an"
+    "d rpr are equal and first of 2 groups with 85.40"], []),
   (of(TWO, **OWN), "--metric test/hits", ["| rpr | 6 | 25.00 | 0.00 |"], []),
   (of({"rpr": A}, headline=["test/hits"], **OWN), "", ["toy: test hit rate by encoding"], []),
   (both(of(TWO), of({"sinusoidal": [20.5, 21.0], "rpr": [22.0, 23.5]}, **TALK)), "", ["talk: test "
@@ -215,10 +224,11 @@ def test_seeds_are_paired_where_that_gains_and_it_is_said(tmp_path, said, paired
 def test_copies_of_a_run_count_once(tmp_path, said):
   sweep(tmp_path / "a", {"sinusoidal": B, "rpr": A})
   sweep(tmp_path / "b", {"rpr": A[:2]})
-  text = said(tmp_path / "a", tmp_path / "b", tmp_path / "a")
+  text = said(tmp_path / "a", tmp_path / "b", tmp_path / "a", "--aa", "--baseline", "rpr")
   copy = r"a copy of another run, in \S*b/\S*seed="
   assert re.search(rf"rpr: left out seed 0 \({copy}0\), seed 1 \({copy}1\)\.", text)
   assert "| rpr | 6 | 92.67 |" in text
+  assert "| A/A: rpr, seeds 0, 2, 4 against seeds 1, 3, 5 |" in text  # not copies with themselves
 
 
 @pytest.mark.slow
