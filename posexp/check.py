@@ -61,10 +61,13 @@ def check(argv: list[str]) -> bool:
   options = "options of python -m posexp.train; those of the encoding, positions and task are read"
   with files_opened() as loaded:
     config = config_of_one(argv, Parser("check", __doc__, options))
+  typed = any(word.startswith("encoding=") for word in argv)
   if "task" not in config.get("plugins", {}):
+    own = [each.name for each in plugins.found("encoding").values() if each.package is None]
+    if own and not typed:
+      raise UserError(f"say which encoding is checked: encoding={' or encoding='.join(own)}")
     return check_encoding(config)
   held = check_task(config, loaded)
-  typed = any(word.startswith("encoding=") for word in argv)
   return check_encoding(config) and held if typed else held
 
 

@@ -122,7 +122,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import grouping, labels, tables, text, trials, under_way
+  from posexp.reporting import grouping, labels, sentences, tables, text, trials, under_way
   from posexp.reporting.paired_predictions import packed_examples
   from posexp.reporting.results import results
   from posexp.runs.trials import tunings
@@ -139,6 +139,8 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
+  notes += grouping.left_out(runs, [task.task for task in tasks], args.metric)
+  notes += sentences.other_baselines(tasks, args.baseline)
   notes += [*labels.rename(tasks, labels.read(args.labels)), *grouping.unmeasured(runs)]
   sections = [*begun, *trials.sections(tuned, tasks)]
   keep(tasks=[tables.as_data(task) for task in tasks], notes=notes)

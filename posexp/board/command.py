@@ -84,6 +84,8 @@ def leaderboard(args: argparse.Namespace) -> None:
   name = args.suite or suites.SUITES[0]
   brought = suites.FOLDER / f"{name}.yaml"
   suite = suites.Suite.read(brought if brought.exists() else Path(name))
+  if args.records is None and not PUBLISHED.is_dir():
+    say("note: published rows come with a checkout; --records DIR reads them from elsewhere")
   args.records = PUBLISHED / suite.name if args.records is None else args.records
   args.out = Path("leaderboard", suite.name) if args.out is None else args.out
   named = {o.key_or_group: o.input_line.partition("=")[2] for o in args.overrides}

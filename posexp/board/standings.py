@@ -129,12 +129,16 @@ class Standing:
     return [*self.trials, *(run for cell in self.cells.values() for run in cell.runs)]
 
   def costs(self, key: str) -> dict[tuple[str, str], float]:
-    """Return the median of a figure of its runs, such as `parameters`, by column and processor."""
+    """Return the median of a figure of its runs, such as `parameters`, by column; seconds also by
+    processor.
+    """
+    of_time = key.startswith("time/")
     every: dict[tuple[str, str], list[float]] = {}
     for cell in self.cells.values():
       for run in cell.runs:
         if (value := run.score(key)) is not None:
-          every.setdefault((cell.column.name, str(run.facts.get("processor"))), []).append(value)
+          processor = str(run.facts.get("processor")) if of_time else ""
+          every.setdefault((cell.column.name, processor), []).append(value)
     return {place: statistics.median(values) for place, values in every.items()}
 
 
@@ -359,7 +363,9 @@ class Board:
     return dict(zip(kept, aggregates.reciprocal_ranks(means).tolist(), strict=True))
 
   def cost(self, row: Standing, key: str) -> float | None:
-    """Return a row's cost over that of `none` on the same processor, as a median over columns."""
+    """Return a row's cost over that of `none`, seconds on the same processor, as a median over
+    columns.
+    """
     none = self.anchor("none")
     own, base = (standing.costs(key) if standing else {} for standing in (row, none))
     ratios = [own[place] / base[place] for place in own if base.get(place)]

@@ -19,6 +19,7 @@ from posexp.reporting.significance import (
   Contrast,
   contrast,
   holm,
+  hull,
   mcnemar,
   over_examples,
 )
@@ -92,7 +93,6 @@ def _judged(a: Side, b: Side) -> Judged:
   if a.metric != b.metric:
     notes.append(f"the score of {a.name} is {a.metric}, that of {b.name} {b.metric}")
   tables = [_table(side, shared) for side in (a, b)]
-  means = [table.mean() for table in tables]
   by_seed = [
     {
       key if each.named else f"{at} {key}": row.mean()
@@ -104,19 +104,26 @@ def _judged(a: Side, b: Side) -> Judged:
   if min(map(len, tables)) > 1:
     over = contrast(by_seed[0], by_seed[1])
     tests.append(_over_seeds(over))
+    both = by_seed[0].keys() & by_seed[1].keys()
+    if over.paired and len(both) < max(map(len, by_seed)):
+      tables = [t[[key in both for key in s]] for s, t in zip(by_seed, tables, strict=True)]
+      by_seed = [{key: s[key] for key in s if key in both} for s in by_seed]
+      notes.append(f"compared over the {len(both)} seeds that both have, which pairs them")
   if len(shared) > 1:
     tests.append(_over_examples(*tables))
     if over is not None:
       one, other = (dict(zip(s, t, strict=True)) for s, t in zip(by_seed, tables, strict=True))
       moved = over_examples(one, other, over.paired) / len(shared)
-      both = over.over_examples(moved, len(shared))
-      tests.append(Test("both", "the variance of seeds and of examples", *_ends(both), both.p()))
+      wider = over.over_examples(moved, len(shared))
+      ends = hull(over, wider) if wider.error else (None, None)
+      p = max(over.p(), wider.p())
+      tests.append(Test("both", "the variance of seeds and of examples", *ends, p))
   elif min(map(len, tables)) == 1 < max(map(len, tables)):
     notes.append("one of the two has a single score, of which no spread is known")
   if len(shared) > 1 and over is None:
     who = "one seed each" if max(map(len, tables)) == 1 else "one of the two has a single seed"
     notes.append(f"{who}: what another seed would give is not in this test")
-  return Judged(a, b, float(means[0] - means[1]), tests, notes)
+  return Judged(a, b, float(tables[0].mean() - tables[1].mean()), tests, notes)
 
 
 def _shared(a: Side, b: Side) -> tuple[list[str], list[str]]:

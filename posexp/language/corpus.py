@@ -169,8 +169,9 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
       opened.decode(ids.tolist()) == piece for ids, piece in zip(encoded, pieces, strict=True)
     )
     parts = [ids if piece else SEPARATOR for ids, piece in zip(encoded, pieces, strict=True)]
-    lost = opened.unknown(pieces)
     tokens = np.concatenate(parts).astype(_dtype(opened))
+    sure = opened.unknown_token is not None and opened.unknown_token not in tokens
+    lost = [] if sure else opened.unknown(pieces)
     return Part(tokens, len(lost), sum(map(len, lost)), exact)
 
   return tokenized

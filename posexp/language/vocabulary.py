@@ -5,13 +5,12 @@ END stands before each document and is token 0 of all of them; no text holds it.
 
 from __future__ import annotations
 
-import codecs
 import functools
 import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,16 +19,12 @@ from posexp.data.files import utf8
 from posexp.data.library import byte_letters
 from posexp.data.tokenizer import MOST
 from posexp.errors import UserError
+from posexp.language.parts import PIECE, TOGETHER, around, overlapping, pieces
 
 END = 0
 NEWLINE, UNKNOWN = 1, 2  # tokens of words
 LEAST = {"word": 4, "bpe": 257}  # the smallest vocabulary that an option may ask for
 MERGES = 4_096  # tokens of a BPE unless an option asks for another number
-PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
-CONTEXT = 2048  # bytes on either side with which a part of a text is tokenized
-SEAM = 256  # characters on either side of a cut in which two parts must agree
-FEW = 4  # tokens by which that is seen
-TOGETHER = 16  # parts that are tokenized at once
 CODE_POINTS = 0x110000
 
 
@@ -40,6 +35,7 @@ class Vocabulary:
   stops: Iterable[int] = (END,)  # tokens after which a text goes on no further
   end: int = END  # what END was called where the vocabulary comes from
   exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
+  unknown_token: int | None = None  # None: `unknown` alone can tell
   reading: ClassVar[tuple[str, ...]] = ()  # how texts are tokenized, where it was once otherwise
 
   def __init__(self, table: list[bytes]):
@@ -213,8 +209,9 @@ class Given(Vocabulary):
   it.
   """
 
+  units = "parts of the text"
   exact = False
-  reading = ("whole",)
+  reading = ("whole", "unknown")
 
   def __init__(
     self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
@@ -231,6 +228,11 @@ class Given(Vocabulary):
     super().__init__(table)
     self.end = end
     self.stops = {self._swapped(np.array(stop)).item() for stop in stops} | {END}
+    model = json.loads(tokenizer)["model"]
+    own = text.token_to_id(model.get("unk_token") or "")
+    self._own_unknown = model.get("unk_id") if own is None else own
+    if self._own_unknown is not None:
+      self.unknown_token = self._swapped(np.array(self._own_unknown)).item()
 
   def _swapped(self, ids: np.ndarray) -> np.ndarray:
     return np.where(ids == self.end, END, np.where(ids == END, self.end, ids))
@@ -246,6 +248,17 @@ class Given(Vocabulary):
       self._swapped(next(short) if len(piece) <= PIECE else self._long(piece)) for piece in pieces
     ]
 
+  def unknown(self, documents):
+    if self._own_unknown is None:
+      return []
+    texts = [piece.decode() for document in documents for piece in pieces(document, PIECE)]
+    return [
+      text[start:end].encode()
+      for text, found in zip(texts, self._encodings(texts), strict=True)
+      for id, (start, end) in zip(found.ids, found.offsets, strict=True)
+      if id == self._own_unknown
+    ]
+
   def _long(self, document: bytes) -> np.ndarray:
     """Return the tokens of a whole text, tokenized in parts that overlap.
 
@@ -259,27 +272,30 @@ class Given(Vocabulary):
 
   def _joined(self, document: bytes, size: int) -> np.ndarray | None:
     """Return the tokens of a text from parts of `size` bytes, or None where two do not agree."""
-    kept, left, parts = [], None, _overlapping(document, size)
+    kept, left, parts = [], None, overlapping(document, size)
     while group := [*itertools.islice(parts, TOGETHER)]:
       encoded = self._encoded([part.text for part in group])
       for part, (ids, starts) in zip(group, encoded, strict=True):
         first, end = part.first, part.end
-        right = _around(ids, starts, first, len(part.text))
+        right = around(ids, starts, first, len(part.text))
         if kept and not (left and right and all(map(np.array_equal, left, right))):
           return None
         kept.append(ids[(starts >= first) & (starts < end)])
-        left = _around(ids, starts, end, len(part.text))
+        left = around(ids, starts, end, len(part.text))
     return np.concatenate(kept)
 
   def _encoded(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the tokens of each text, and the characters at which they start."""
-    encode, size = self._library.encode_batch, sum(map(len, texts))
-    encoded = library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
+    encoded = self._encodings(texts)
     library.check_numbers((encoding.ids for encoding in encoded), self.size)
     return [
       (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32))
       for each in encoded
     ]
+
+  def _encodings(self, texts: list[str]) -> list[Any]:
+    encode, size = self._library.encode_batch, sum(map(len, texts))
+    return library.call("the tokenizer", encode, texts, add_special_tokens=False, size=size)
 
 
 def _of_letters(letters: Iterable[str], decoder: str) -> Any:
@@ -291,48 +307,6 @@ def _of_letters(letters: Iterable[str], decoder: str) -> Any:
   made.decoder = getattr(decoders, decoder)()
   made.add_special_tokens([tokenizer.END])
   return made
-
-
-class Part(NamedTuple):
-  """A part of a text, with the texts before and behind it."""
-
-  text: str
-  first: int  # of its own characters
-  end: int
-
-
-def _overlapping(document: bytes, size: int) -> Iterator[Part]:
-  start = 0
-  for piece in pieces(document, size):
-    end = start + len(piece)
-    before = document[_boundary(document, start - CONTEXT) : start].decode()
-    behind = document[end : _boundary(document, end + CONTEXT)].decode()
-    own = piece.decode()
-    # A blank at the end of a text may be said to start behind it.
-    yield Part(before + own + behind, len(before), len(before) + len(own) + (not behind))
-    start = end
-
-
-def _boundary(document: bytes, at: int) -> int:
-  """Return where the character of a byte begins."""
-  at = max(at, 0)
-  while at < len(document) and document[at] & 0xC0 == 0x80:
-    at -= 1
-  return at
-
-
-def _around(
-  ids: np.ndarray, starts: np.ndarray, place: int, length: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-  """Return the tokens around a place in a text of this length, and how far from it they start.
-
-  Nothing is known of tokens so long that few start on a side.
-  """
-  before, behind = min(SEAM, place), min(SEAM, length - place)
-  near = (starts >= place - before) & (starts < place + behind)
-  away = starts[near] - place
-  few = [(away < 0).sum() < FEW and before == SEAM, (away >= 0).sum() < FEW and behind == SEAM]
-  return None if any(few) else (ids[near], away)
 
 
 def trained(
@@ -375,22 +349,6 @@ def trained(
       start, "bpe", vocab_size or MERGES, [tokenizer.END], prefix=False
     )
   return json.dumps(content, ensure_ascii=False)
-
-
-def pieces(document: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
-  """Yield a document in pieces of whole characters, of at most `size` bytes each (`PIECE`).
-
-  A piece ends before a blank, or before the end of a line, if it has one: words stay whole.
-  """
-  start, view, size = 0, memoryview(document), size or PIECE
-  while start < len(view):
-    piece = bytes(view[start : start + size])
-    if start + len(piece) < len(view):
-      cut = piece.rfind(b" ", 1)
-      cut = cut if cut > 0 else piece.rfind(b"\n", 1)
-      piece = piece[: cut if cut > 0 else codecs.utf_8_decode(piece)[1]]  # or whole characters
-    yield piece
-    start += len(piece)
 
 
 def _code_points(text: str) -> np.ndarray:

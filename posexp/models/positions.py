@@ -31,8 +31,9 @@ class Positions:
 
   `consecutive`: 0, 1, 2, … `randomized`: n tokens stand at n positions that are drawn
   from the `reach` first ones without replacement, and sorted (Ruoss et al. 2023). `shifted`: the
-  positions are consecutive from an offset that is drawn from those that keep below `reach` (SHAPE,
-  Kiyono et al. 2021). Each training step has one draw, which sequences of one length share.
+  positions are consecutive from an offset that is drawn from those that keep the batch, with its
+  padding, below `reach` (SHAPE, Kiyono et al. 2021). Each training step has one draw, which
+  sequences of one length share.
 
   In `evaluation` randomized positions are `drawn` as well, once and for all, as in the authors'
   code; `spaced` evenly over the reach; or `consecutive`.

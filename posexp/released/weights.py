@@ -242,7 +242,9 @@ class Released:
     for piece in whole:
       if piece.name not in self.files:
         name = piece.name.removeprefix("^")
-        raise UserError(f"{self.folder.name}: no tensor {name} in it, which its config asks for")
+        raise UserError(
+          f"{self.folder.name}: no tensor {name} in it, under any prefix, which its config asks for"
+        )
       there = self.folder.shape(self.files[piece.name])
       if there != piece.shape:
         raise UserError(

@@ -281,7 +281,8 @@ def _names(chart: Chart, results: Results) -> list[str]:
   left = vega.usual([one_line(point.series) for point in chart.points])
   names = [f"Names leave out {listed(sorted(left))}, which most have."] if left else []
   shown = "means" if results.looked_at else "means with 95 % intervals"
-  return [f"Scores: {cut}{shown}, small dots are seeds{base}.", *names]
+  dots = "seeds of folds" if any(group.folds for group in results.ranked) else "seeds"
+  return [f"Scores: {cut}{shown}, small dots are {dots}{base}.", *names]
 
 
 def _base(results: Results) -> str:
@@ -299,8 +300,10 @@ def _differences(results: Results) -> list[str]:
     f"Differences to {_base(results)}, with their own 95 % intervals: {side} of the line is better"
   )
   open_ones = kinds["not told apart"] + kinds["not tested"]
-  hollow = f"; hollow: {open_ones} that cannot be told apart from it" if open_ones else ""
-  return [f"{text}; filled: {told or 'none is told apart'}{hollow}."]
+  hollow = [f"{kinds['equal']} equal to it"] * bool(kinds["equal"])
+  hollow += [f"{open_ones} that cannot be told apart from it"] * bool(open_ones)
+  drawn = [f"filled: {told}"] * bool(told) + [f"hollow: {' and '.join(hollow)}"] * bool(hollow)
+  return [f"{'; '.join([text, *drawn])}."]
 
 
 def _lengths(chart: Chart) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posexp.config.schema import flat
@@ -293,3 +293,9 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
     for task, members in by_task(runs).items()
     if all(run.summary is None for run in members)
   ]
+
+
+def left_out(runs: Sequence[Run], kept: Iterable[str], metric: str | None) -> list[str]:
+  """Return a note on tasks with finished runs that are not `kept`, as none has the metric."""
+  lack = by_task([run for run in runs if run.summary is not None]).keys() - {*kept}
+  return [f"Without {metric}, and so not shown: {', '.join(sorted(lack))}."] * bool(metric and lack)

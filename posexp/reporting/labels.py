@@ -67,6 +67,9 @@ def rename(tasks: Sequence[Results], asked: Labels) -> list[str]:
       )
     else:
       setattr(each, field, label)
+  titles = [task.task for task in tasks]
+  if twice := next((title for title in titles if titles.count(title) > 1), None):
+    raise UserError(f"labels: two tasks are called {twice}")
   for task in tasks:
     shown = [group.label for group in task.groups]
     if twice := next((name for name in shown if shown.count(name) > 1), None):

@@ -16,7 +16,15 @@ from posexp.errors import UserError
 from posexp.reporting import anytime, grouping
 from posexp.reporting.grouping import Group
 from posexp.reporting.paired_predictions import moved, tested_on
-from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm, over_examples
+from posexp.reporting.significance import (
+  LEVEL,
+  Difference,
+  Estimate,
+  estimate,
+  holm,
+  hull,
+  over_examples,
+)
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
 from posexp.runs.metrics import RATE, Score
@@ -164,8 +172,8 @@ class Results:
     base = self.of_learned(self.baseline).mean if self.baseline else None
 
     def turned(group: Group) -> bool:
-      own, every = self.of_learned(group).mean, group.difference.estimate.mean
-      return None not in (own, every, base) and (own - base) * every < 0
+      own, every = self.of_learned(group).mean, group.estimate.mean
+      return None not in (own, base) and (own - base) * (every - self.baseline.estimate.mean) < 0
 
     return [group for group in self.ranked if turned(group)]
 
@@ -183,7 +191,7 @@ class Results:
       together = over_examples(own.by_run, base.by_run, contrast.paired) / own.count
       found = contrast.over_examples(together, own.count)
       if found.error:
-        wider[group.label] = Estimate(min(contrast.n), contrast.mean, None, *found.ends())
+        wider[group.label] = Estimate(min(contrast.n), contrast.mean, None, *hull(found, contrast))
     return wider
 
   def shown(self, found: Estimate, sign: str = "") -> str:
@@ -280,7 +288,7 @@ def _of_task(
         made.other_data.append(group)
       else:
         comparisons = (len(made.ranked) - 1) * made.looked_at
-        group.difference = _difference(made, group.repeats, base.repeats, comparisons)
+        group.difference = between(made, group.repeats, base.repeats, comparisons)
     tested = [] if made.looked_at else [group.difference for group in made.tested]
     for difference, p in zip(tested, holm([each.p for each in tested]), strict=True):
       difference.holm = p
@@ -299,7 +307,7 @@ def _other_data(a: Group, b: Group, score: Score, of: Mapping[Any, str | None]) 
   return len(digests - {None}) > 1
 
 
-def _difference(
+def between(
   results: Results, a: Mapping[Any, Run], b: Mapping[Any, Run], looks: int = 0
 ) -> Difference:
   """Return the difference of two groups by seed, one of `looks` comparisons if there were looks; it
@@ -337,13 +345,13 @@ def against_itself(results: Results) -> Group | None:
     seeds = sorted(base.repeats)
     a, b = ({key: base.repeats[key] for key in seeds[at::2]} for at in (0, 1))
     how = " against ".join("seeds " + ", ".join(str(key[0]) for key in side) for side in (a, b))
-  estimated = estimate([run.score(score.key) for run in a.values()], score.most)
+  estimated = base.of([run.score(score.key) for run in a.values()], score.most)
   return dataclasses.replace(
     base,
     label=f"A/A: {base.label}, {how}",
     repeats=a,
     estimate=estimated,
-    difference=_difference(results, a, b),
+    difference=between(results, a, b, int(results.looked_at)),
   )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from posexp.errors import counted, near
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
-from posexp.reporting.results import Results
+from posexp.reporting.results import Results, between
 from posexp.reporting.significance import LEVEL, Difference
 from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs.metrics import Score, score
@@ -119,6 +120,16 @@ def _contradicts(difference: Difference) -> bool:
   return low is not None and (low > 0 > mean or high < 0 < mean)
 
 
+def other_baselines(tasks: Sequence[Results], asked: str | None) -> list[str]:
+  """Return a note on tasks without the group that was asked for as the baseline."""
+  others = [
+    f"{task.task} with {task.baseline.label}"
+    for task in tasks
+    if asked is not None and task.baseline and task.baseline.label != asked
+  ]
+  return [f"Without a group {asked}, so compared otherwise: {listed(others, 8)}."] * bool(others)
+
+
 def differences(results: Results) -> list[str]:
   """Return a sentence for each group that shares seeds with the baseline, the best first."""
   return [_difference(group, results) for group in results.ranked if group.difference.estimate.n]
@@ -144,33 +155,36 @@ def _difference(group: Group, results: Results) -> str:
     ends = "to".join(f" {results.score.number(end, '+')} " for end in (wider.low, wider.high))
     text += f"; with other test examples, too,{ends.rstrip()}"
   if kind == "not told apart" and (least := results.detectable(group)) is not None:
-    text += f"; these seeds find {results.score.number(least)} {unit} or more"
+    within = results.score.most is None or least <= results.score.most
+    found = f"{results.score.number(least)} {unit} or more" if within else "no difference at all"
+    text += f"; these seeds find {found}"
   return f"{text}."
 
 
 def order(results: Results) -> str:
   """Return a sentence on whether the order of words matters for these data.
 
-  It compares the group without positions with the others: in an encoder, texts have no order for
-  that group. It is "" without such a group, and for tasks without a bag of words to compare with:
+  It compares the group without positions with each other one: in an encoder, texts have no order
+  for it. It is "" without such a group, and for tasks without a bag of words to compare with:
   a causal decoder knows the order of words without positions, too.
   """
-  groups = {group.label: group for group in results.ranked}
-  blind = groups.pop("none", None)
+  groups = [*results.ranked]
+  blind = [group for group in groups if {run.encoding for run in group.runs} == {"none"}]
   reads = any("baseline/test/accuracy" in (run.summary or ()) for run in results.runs)
-  if blind is None or not groups or not reads:
+  if len(blind) != 1 or len(groups) < 2 or not reads:
     return ""
-  best = next(iter(groups.values()))
-  base = results.baseline
-  others = [group for group in results.ranked if group is not base]
-  kinds = {group.label: outcome(group, results) for group in others}
-  worth = results.score.number(abs(best.estimate.mean - blind.estimate.mean))
+  (none,) = blind
+  groups.remove(none)
+  looks = len(groups) * results.looked_at
+  of_none = (between(results, group.repeats, none.repeats, looks) for group in groups)
+  pairs = zip(groups, of_none, strict=True)
+  kinds = {outcome(dataclasses.replace(group, difference=each), results) for group, each in pairs}
+  best = groups[0]
+  worth = results.score.number(abs(best.estimate.mean - none.estimate.mean))
   worth = f"{worth} {results.score.unit} between {best.label} and no positions"
-  told = kinds.get("none") == "worse" if blind is not base else "better" in kinds.values()
-  if told:
+  if "better" in kinds:
     return f"Order matters for these data: {worth}."
-  equal = kinds.get("none") == "equal" if blind is not base else {*kinds.values()} <= {"equal"}
-  if equal:
+  if kinds == {"equal"}:
     return "Order does not matter for these data: without positions the score is within the margin."
   return f"Whether order matters for these data cannot be told: {worth}."
 
@@ -213,10 +227,10 @@ def _looked_at(results: Results) -> str:
   """Return how differences come about where each seed was looked at before the next was trained."""
   margin = results.margin
   equal = "" if margin is None else (
-    f", or within {results.score.number(margin)} {results.score.unit} (margin)"
+    f" nor equal within {results.score.number(margin)} {results.score.unit} (margin)"
   )  # fmt: skip
   return (
-    f"seeds were added until each was told apart{equal}. So these are no t tests: intervals and p "
+    f"seeds were added to what was not told apart{equal}. So these are no t tests: intervals and p "
     "hold however often one looks (ranks of all scores, see docs/until.md), for shifts of any "
     f"distribution, and for all {counted(len(results.ranked) - 1, 'comparison')} together."
   )

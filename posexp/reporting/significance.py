@@ -176,14 +176,23 @@ class Contrast(NamedTuple):
     """Return the contrast for other seeds and `count` other examples, too.
 
     `covariance` [2,2] is that of the two means over draws of examples; it adds to that of the
-    seeds, with the degrees of freedom of Welch and Satterthwaite.
+    seeds. An interval is as long as the root of the sum of the squares of both intervals (Zou and
+    Donner 2008), so never shorter than that of the seeds alone.
     """
     both = self._replace(covariance=self.covariance + covariance)
-    moved = self._replace(covariance=covariance).error ** 2
-    if not moved:
-      return self
-    parts = self.error**4 / self.freedom + moved**2 / max(count - 1, 1)
-    return both._replace(freedom=both.error**4 / parts) if both.error else both
+    moved = self._replace(covariance=covariance).error
+    if not moved or not both.error:
+      return both if moved else self
+    own = _quantile(self.freedom) * self.error, _quantile(max(count - 1, 1)) * moved
+    return both._replace(
+      freedom=float(special.stdtridf(1 - LEVEL / 2, math.hypot(*own) / both.error))
+    )
+
+
+def hull(found: Contrast, *others: Contrast) -> tuple[float, float]:
+  """Return the ends of an interval that holds those of all these contrasts."""
+  lows, highs = zip(*(each.ends() for each in (found, *others)), strict=True)
+  return min(lows), max(highs)
 
 
 def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None = None) -> Contrast:

@@ -84,7 +84,7 @@ def _left_out(program: Jaxpr) -> float:
   """
   more = 0.0
   for eqn in program.eqns:
-    if eqn.primitive.name == "scan":
+    if eqn.primitive.name == "scan" and eqn.params["length"]:
       body, times = eqn.params["jaxpr"], eqn.params["length"]
       step = jax.jit(jaxpr_as_fun(body)).trace(*body.in_avals)
       fixed = operations(*_fixed(body.jaxpr, eqn.params["num_consts"]))
@@ -93,7 +93,8 @@ def _left_out(program: Jaxpr) -> float:
       function, *inputs = _part([eqn], eqn.invars)
       more += eqn.outvars[0].aval.size - _analyzed(jax.jit(function).trace(*inputs))
     else:
-      more += sum(map(_left_out, jaxprs_in_params(eqn.params)))
+      inner = [*map(_left_out, jaxprs_in_params(eqn.params))]
+      more += max(inner) if eqn.primitive.name == "cond" else sum(inner)
   return more
 
 

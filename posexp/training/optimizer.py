@@ -27,6 +27,9 @@ NAMES = (
 )  # fmt: skip
 OURS = {"adamw": {"b2": 0.98}}  # defaults that are not optax's
 MASKS = ("mask", "weight_decay_mask")  # names of the argument for the weights that decay
+NO_CHOICE = "which does not let one choose the weights that decay"
+RATE = "weight_decay_rate"  # Adafactor's own, an option of it
+AXES = "muon_weight_dimension_numbers"  # of that for the axes of matrices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,17 +70,17 @@ class Training:
         f"optimizer must be one of {', '.join(names)}, not {brief(self.optimizer, repr)}"
       )
     make, given = _maker(self.optimizer), self.optimizer_options or {}
-    taken = {"learning_rate", "weight_decay", *MASKS}
+    taken = {"learning_rate", "weight_decay", *MASKS, AXES}
     known = [name for name in inspect.signature(make).parameters if name not in taken]
     if wrong := [name for name in given if name not in known]:
       raise ValueError(
         f"optimizer_options must be those of the optimizer: {self.optimizer} takes "
         f"{', '.join(known)}, not {wrong[0]!r}"
       )
-    if self.weight_decay and not _decay(self):
+    if self.weight_decay and "weight_decay" not in _matrices(self):
       raise ValueError(
         f"weight_decay={self.weight_decay:g} must be 0 with train.optimizer={self.optimizer}, "
-        "which does not let one choose the weights that decay"
+        + (f"which has optimizer_options.{RATE} instead" if RATE in known else NO_CHOICE)
       )
     if given:
       self._try(make, given)
@@ -111,16 +114,31 @@ def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
   return own.get(name) or getattr(optax, name, None) or getattr(optax.contrib, name)
 
 
-def _decay(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, Any]:
-  """Return the arguments for weight decay; none if an optimizer cannot restrict it to some."""
+def _matrices(options: Training, paths: frozenset[str] = frozenset()) -> dict[str, Any]:
+  """Return the arguments that say which parameters are matrices: those for weight decay, none if an
+  optimizer cannot restrict it to some, and those of Muon, which makes their steps orthogonal.
+  """
+  name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
 
   def mask(params: Any) -> Any:
-    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     return jax.tree_util.tree_map_with_path(lambda path, _: name(path) in paths, params)
 
+  def axes(params: Any) -> Any:
+    def of(path: tuple, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+      if name(path) not in paths or leaf.ndim < 2:
+        return None
+      stacked = "experts" in name(path).split("/")  # one matrix after another
+      inner, *outer = range(stacked, leaf.ndim)
+      outputs = outer[0] if len(outer) == 1 else outer
+      return optax.contrib.MuonDimensionNumbers(inner, outputs)
+
+    return jax.tree_util.tree_map_with_path(of, params)
+
   given = inspect.signature(_maker(options.optimizer)).parameters
-  masks = [mask for mask in MASKS if mask in given and "weight_decay" in given]
-  return {"weight_decay": options.weight_decay, masks[0]: mask} if masks else {}
+  masks = [name for name in MASKS if name in given and {"weight_decay", RATE} & {*given}]
+  made: dict[str, Any] = {masks[0]: mask} if masks else {}
+  made |= {"weight_decay": options.weight_decay} if masks and "weight_decay" in given else {}
+  return made | ({AXES: axes} if AXES in given else {})
 
 
 class Rate(NamedTuple):
@@ -195,5 +213,5 @@ def make_optimizer(
   clip = optax.identity() if options.clip is None else optax.clip_by_global_norm(options.clip)
   chosen = OURS.get(options.optimizer, {}) | (options.optimizer_options or {})
   rates = schedule(options, steps, rate or Rate.of(options, steps))
-  optimizer = _maker(options.optimizer)(rates, **_decay(options, paths), **chosen)
+  optimizer = _maker(options.optimizer)(rates, **_matrices(options, paths), **chosen)
   return optax.chain(clip, optimizer)

@@ -243,6 +243,7 @@ CAPITALS = {"A_CSV": "seed,loss\n0,1\n1,2\n", "B_TXT": " \n1\n\n2\n"}
 COMMAS = {"a_csv": "perplexity\n31,2\n30,5\n", "b_csv": "perplexity\n28,7\n27,6\n"}
 SPREAD = {"a_csv": "seed,f1\n0,81\n1,80\n2,80\n", "b_csv": "seed,f1\n0,82\n1,83\n2,83\n"}
 STEADY = {"a_csv": "seed,f1\n0,61\n1,69\n2,64\n", "b_csv": "seed,f1\n0,71\n1,79\n2,74\n"}
+FEW = {"a_csv": "seed,f1\n0,70\n1,72\n2,71\n3,2", "b_csv": "seed,f1\n0,68\n1,70\n2,69.1"}
 ALL = {
   f"{name}_csv": "\n".join(["seed,id,f1", *(f"{s},{i},{f1}" for s in range(9) for i in range(9))])
   for name, f1 in (("a", 0), ("b", 1))
@@ -259,6 +260,8 @@ ALL = {
     ("a.csv b.csv", COMMAS, "a.csv, line 2: 2 fields where the header has 1; quote a field that"),
     ("a.csv b.csv --margin 9", SPREAD, "b is better than a by 2.33 f1, at most 9 by each interval"),
     ("a.csv b.csv", STEADY, "p = 0.250). A difference of 10.00 would take 6 seeds"),
+    ("a.csv b.csv", FEW, "a is better than b by 1.97 f1 (more is better; over 3 seeds, 95 % 1.82"),
+    ("a.csv b.csv", FEW, "note: compared over the 3 seeds that both have"),
     ("a.csv b.csv", ALL, "b is better than a by 1.0000 f1"),
   ],
 )

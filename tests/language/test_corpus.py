@@ -17,7 +17,7 @@ import pytest
 from posexp.data import side_by_side, sources
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
-from posexp.language import corpus, documents, vocabulary
+from posexp.language import corpus, documents, parts, vocabulary
 from posexp.language.task import LanguageModeling
 from posexp.language.vocabulary import END, Vocabulary
 
@@ -57,10 +57,10 @@ def table(rows):
 def test_tokens_stand_for_the_exact_bytes_of_each_split(tmp_path, monkeypatch, kind):
   write(tmp_path / "corpus", TEXT)
   with monkeypatch.context() as patch:
-    patch.setattr(vocabulary, "PIECE", 64)  # as if the text were long
+    patch.setattr(parts, "PIECE", 64)  # as if the text were long
     patch.setattr(corpus, "BATCH", 7)
     texts, opened, notes = prepare(tmp_path, train="corpus", tokenizer=kind)
-    without_blanks = [*vocabulary.pieces("é漢a".encode() * 90)]
+    without_blanks = [*parts.pieces("é漢a".encode() * 90)]
   assert len(without_blanks) > 1
   assert "".join(piece.decode() for piece in without_blanks) == "é漢a" * 90
   assert b"".join(content(texts[split]) for split in SPLITS) == TEXT.encode()

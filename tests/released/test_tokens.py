@@ -24,7 +24,7 @@ from tokenizers import (
 from posexp.data import library
 from posexp.data.tokenizer import Given
 from posexp.errors import UserError
-from posexp.language import vocabulary
+from posexp.language import parts, vocabulary
 from posexp.language.vocabulary import Vocabulary
 from posexp.released.source import folder_of
 from posexp.released.weights import Released
@@ -95,10 +95,20 @@ def opened(name: str) -> Vocabulary:
   return Vocabulary.opened(Released.open(name).tokens())
 
 
+def test_what_a_tokenizer_calls_unknown_is_counted_by_its_bytes(tmp_path):
+  numbers = {"<unk>": 0, "</s>": 1, "a": 2, " ": 3}
+  own = opened(decoder(tmp_path, Tokenizer(models.BPE(numbers, [], unk_token="<unk>"))))
+  text = "a bé a".encode()
+  assert own.unknown([text, b"a"]) == [b"b", "é".encode()]
+  assert own.tokens([text])[0].tolist().count(own.unknown_token) == 2
+  assert opened(decoder(tmp_path, byte_level())).unknown([text]) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_text_has_the_tokens_of_the_library(kind, tmp_path, monkeypatch):
   for name, value in {"PIECE": 256, "CONTEXT": 200, "SEAM": 25}.items():
-    monkeypatch.setattr(vocabulary, name, value)
+    monkeypatch.setattr(parts, name, value)
+  monkeypatch.setattr(vocabulary, "PIECE", 256)
   tokenizer = KINDS[kind]()
   own = opened(decoder(tmp_path, tokenizer))
   for what, text in LONG.items():

@@ -191,10 +191,13 @@ def test_other_examples_widen_an_interval_by_their_variance():
   assert wider.ends()[0] < found.ends()[0] < found.ends()[1] < wider.ends()[1]
 
 
-def test_a_few_examples_in_common_hardly_change_an_interval_near_the_end_of_the_scale():
+def test_other_examples_never_shorten_an_interval():
   found = significance.contrast({0: 0.08, 1: 0.12}, {2: 0.11, 3: 0.14}, 1.0)
   wider = found.over_examples(np.array([[2, 1], [1, 2]]) * 1e-7, 400)
   assert wider.ends() == pytest.approx(found.ends(), rel=0.01)
+  pairs = significance.contrast({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.6, 1: 0.69, 2: 0.81}, 1.0)
+  wider = pairs.over_examples(np.array([[2, 1], [1, 2]]) * 1e-4, 400)
+  assert wider.ends()[0] < pairs.ends()[0] < pairs.ends()[1] < wider.ends()[1]
 
 
 def test_what_runs_do_by_chance_on_examples_counts_once_also_where_seeds_share_it():

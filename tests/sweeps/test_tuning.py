@@ -218,6 +218,12 @@ def test_what_is_said_of_order_has_the_margin_that_was_typed_last(open_ended, mo
   said = [" ".join(order.command(*typed, f"margin={each}").out.split()) for each in (0.1, 5)]
   assert "Whether order matters for these data cannot be told: 0.00 points between rope" in said[0]
   assert "Order does not matter for these data" in said[1]
+  monkeypatch.setitem(FAR, "sinusoidal", FAR["rope"])
+  monkeypatch.setitem(FAR, "alibi", 0.99)  # ahead of two that are alike
+  typed = ["-m", "encoding=none,sinusoidal,alibi", "until=told", "margin=5"]
+  assert "Order matters for these data: 9.00 points between alibi and no positions." in " ".join(
+    order.command(*typed).out.split()
+  )
 
 
 def test_a_sweep_whose_first_runs_all_fail_names_them(open_ended, monkeypatch):

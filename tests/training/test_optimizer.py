@@ -13,10 +13,11 @@ from flax import nnx
 from seed import some
 
 from posexp.config import build
-from posexp.encodings import ENCODINGS
+from posexp.encodings import ENCODINGS, encoding
 from posexp.encodings.base import Matrix
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
+from posexp.models.language_model import LanguageModelSpec
 from posexp.models.size import Size
 from posexp.models.transformer import Stack
 from posexp.training.optimizer import NAMES, Training, decayed, make_optimizer, make_schedule
@@ -75,6 +76,9 @@ def test_each_optimizer_is_that_of_optax_and_decays_only_matrices_of_linear_maps
   taken = inspect.signature(make).parameters
   decays = "weight_decay" in taken
   ours = ({"b2": 0.98} if name == "adamw" else {}) | ({"weight_decay": 0.0} if decays else {})
+  if name == "muon":
+    axes = {"kernel": optax.contrib.MuonDimensionNumbers(), "table": None}
+    ours["muon_weight_dimension_numbers"] = axes
   expected = first_update(make(0.5, **ours))
   jax.tree.map(np.testing.assert_array_equal, plain, expected)
   if decays:
@@ -153,6 +157,27 @@ def change(options, params, *grads):
     return found
 
   return updates(params, grads)
+
+
+@pytest.mark.parametrize(
+  ("name", "sizes"), [("transformer_xl", {}), ("fire", {}), ("rope", {"experts": 2})]
+)
+def test_muon_makes_the_steps_of_all_matrices_orthogonal_and_no_others(name, sizes):
+  size = Size(d_model=16, num_heads=4, d_ff=16, num_layers=1, **sizes)
+  model = LanguageModelSpec(16, encoding(name), size).build(Rngs(params=0, encoding=1))
+  paths, (_, params, _) = decayed(model, "matrices"), split(model)
+  optimizer = make_optimizer(Training(optimizer="muon", weight_decay=0), 9, paths)
+  grads = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(0), leaf.shape), params)
+  found, _ = optimizer.update(grads, optimizer.init(params), params)
+  alike = set()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+    path = jax.tree_util.keystr(path, simple=True, separator="/")
+    step = np.asarray(leaf)[0] if "experts" in path and leaf.ndim == 3 else leaf
+    if leaf.ndim > 1:
+      values = np.linalg.svd(np.reshape(step, (len(step), -1)), compute_uv=False)
+      alike |= {path} if values.min() > 0.4 * values.max() else set()
+  assert paths <= alike  # and some small arrays by chance
+  assert "stack/embed/table" not in alike
 
 
 def test_gradients_are_clipped_by_their_common_norm():
