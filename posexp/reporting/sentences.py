@@ -178,13 +178,13 @@ def order(results: Results) -> str:
   looks = len(groups) * results.looked_at
   of_none = (between(results, group.repeats, none.repeats, looks) for group in groups)
   pairs = zip(groups, of_none, strict=True)
-  kinds = {outcome(dataclasses.replace(group, difference=each), results) for group, each in pairs}
-  best = groups[0]
+  kinds = [outcome(dataclasses.replace(group, difference=each), results) for group, each in pairs]
+  best = groups[kinds.index("better") if "better" in kinds else 0]
   worth = results.score.number(abs(best.estimate.mean - none.estimate.mean))
   worth = f"{worth} {results.score.unit} between {best.label} and no positions"
   if "better" in kinds:
     return f"Order matters for these data: {worth}."
-  if kinds == {"equal"}:
+  if {*kinds} == {"equal"}:
     return "Order does not matter for these data: without positions the score is within the margin."
   return f"Whether order matters for these data cannot be told: {worth}."
 
