@@ -101,6 +101,7 @@ def without_terms(
   """Print the metrics of a run with everything on and with terms off; return them, also as runs."""
   from posexp import storage
   from posexp.analysis import ablation, plotting
+  from posexp.training.restore import OF_DATA
 
   switches = ablation.Switches(trained)
   if (args.without or args.grid) and not switches.by_layer:
@@ -115,7 +116,7 @@ def without_terms(
     raise UserError(f"the task has compare_by={main!r}, which it does not measure")
   result = {
     "encoding": trained.run.config["encoding"],
-    "options": args.options,
+    "options": [each for each in args.options if each.partition("=")[0] not in OF_DATA],
     "step": int(trained.snapshot.state.step),
     "split": args.split,
     "metric": main,

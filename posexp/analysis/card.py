@@ -118,6 +118,12 @@ def kinds(encoding: Encoding, stack: Stack) -> dict[str, list[int]]:
   return layers_of
 
 
+def first_layers(encoding: Encoding, stack: Stack) -> dict[str, int]:
+  """Return the first layer of each kind, by the name of all of them, as in "layers 0, 3"."""
+  every = kinds(encoding, stack).values()
+  return {f"layer{'s' * (len(each) > 1)} {ranges(each)}": each[0] for each in every}
+
+
 def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
   """Return the terms of a layer's logits or, if layers differ, the encoding and terms of each."""
   layers_of = kinds(encoding, stack)

@@ -6,7 +6,7 @@ The card needs no matplotlib, which is imported once the card is shown.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +56,17 @@ def inspect(
   length, trained = len(labels), run and open_trained(run)
   doing("measuring what the figures show")
   whole = trained and trained.snapshot.model()
-  step = trained and trained.snapshot.state.step
-  title = f"{name}, trained (step {step:,})" if trained else f"{name}, untrained"
+  state = f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
   options = configuration.show_options(config.get(name)) or "none"
   words = first_words(trained) if trained else None
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
-    kinds = card.kinds(encoding, model.stack).values()
-    first = {f"layer{'s' * (len(each) > 1)} {card.ranges(each)}": each[0] for each in kinds}
+    first = card.first_layers(encoding, model.stack)
     embed, profiles = model.stack.embed, layer_profiles(model, trained, length, first.values())
     rows = card.rows(model, first, profiles, words)
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
-    if whole_card:
-      drawn, of_all = model if trained else drawn_again(model), "input" in encoding.acts_in
-      asked = [*first.items()][: 1 if of_all else None]
-      rows |= card.of_each({name: wishes.rows(drawn, layer) for name, layer in asked})
-    title += ", encoder" if trained and len(whole.stacks) > 1 else ""
+    rows |= granted(model if trained else drawn_again(model), first) if whole_card else {}
+    state += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
@@ -83,7 +78,7 @@ def inspect(
     rows |= card.permuted(network, words)
   vectors = position_vectors(encoding, embed, length, trained)
   tokens = labels[: len(vectors)] if text else []
-  stack = model and model.stack
+  stack, title = model and model.stack, f"{name}, {state}"
   keep(encoding=name, card={"options": options} | rows)
   lines = card.lines(name, encoding, {"options": options} | rows, whole=whole_card)
   show(lines + in_numbers(encoding, stack, vectors, labels) if positions or text else lines)
@@ -95,6 +90,15 @@ def inspect(
     drawing.draw_frequencies(title, embed, trained),
   )
   return [path for name, figure in figures for path in drawing.saved(figure, out, name, tokens)]
+
+
+def granted(model: ProbeModel, first: Mapping[str, int]) -> dict[str, str]:
+  """Return the rows of the three wishes: of each kind of layer, by its first one, or of all layers
+  at once where vectors of positions are what is measured.
+  """
+  every = [*first.items()]
+  asked = every[:1] if "input" in model.encoding.acts_in else every
+  return card.of_each({name: wishes.rows(model, layer) for name, layer in asked})
 
 
 def in_numbers(

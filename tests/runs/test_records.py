@@ -105,7 +105,7 @@ def test_records_hold_which_examples_were_right_and_reports_say_what_others_woul
   by_folder, by_record = capsys.readouterr().out.split("written: ")
   for text in (by_folder, by_record):
     assert "points, p = 0.0" in text
-    assert re.search(r"with other test\s+examples, too,\s+\+2.64 to \+22.36", text)
+    assert re.search(r"with other test\s+examples, too,\s+\+1.65 to \+23.10", text)
   (one, *_) = read_records(file)
   assert one.examples["test"]["accuracy"].keys() == {"of", "count", "right"}
   right = Examples.unpacked(one.examples["test"]["accuracy"]).amounts
