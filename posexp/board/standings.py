@@ -129,9 +129,7 @@ class Standing:
     return [*self.trials, *(run for cell in self.cells.values() for run in cell.runs)]
 
   def costs(self, key: str) -> dict[tuple[str, str], float]:
-    """Return the median of a figure of its runs, such as `parameters`, by column; seconds also by
-    processor.
-    """
+    """Return the median of a figure, as `parameters`, by column and, of seconds, by processor."""
     of_time = key.startswith("time/")
     every: dict[tuple[str, str], list[float]] = {}
     for cell in self.cells.values():
