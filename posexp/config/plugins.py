@@ -197,22 +197,21 @@ def _warn_of_misspelled(module: ModuleType) -> None:
 def _add(plugin: Plugin) -> None:
   """Add a plugin; raise UserError if its name is taken or its value does not suit its group."""
   group, name, kind = plugin.group, plugin.name, GROUPS[plugin.group].kind
+  file = near(plugin.file)
   if (other := _found.get((group, name))) is not None:
-    raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
+    raise UserError(f"{file}: {near(other.file)} has the {group} {name} already")
   if not kind.holds(plugin.value):
     own = type(plugin.value)
     instance = kind in (OPTIONS, CLASS, LAUNCHER) and _is_dataclass(own)
     words = f"an instance: write {own.__name__}, without ()" if instance else kind.words
-    raise UserError(f"{near(plugin.file)}: {name} is {words}")
+    raise UserError(f"{file}: {name} is {words}")
   if GROUPS[group].config:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-      raise UserError(
-        f"{near(plugin.file)}: {name!r} is no name: write a letter, then letters, digits, _ and -"
-      )
+      raise UserError(f"{file}: {name!r} is no name: write a letter, then letters, digits, _ and -")
     for option, value in plugin.options.items():
       if not _typed(value) or (group == "encoding" and isinstance(value, dict)):
         raise UserError(
-          f"{near(plugin.file)}: the default of {name}.{option} is of the type "
+          f"{file}: the default of {name}.{option} is of the type "
           f"{type(value).__name__}; an option is a number or text of Python's own, true or false, "
           "None, or a tuple of these"
         )
