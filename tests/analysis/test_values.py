@@ -67,7 +67,8 @@ def test_vectors_are_those_of_the_formula():
     vectors("binary", positions=3, width=4)
 
 
-def test_layers_that_differ_are_each_described(tmp_path, capsys):
+def test_layers_that_differ_are_each_described(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(plotting, "save", lambda *figure: [])  # their numbers are written even so
   model = ["model.d_model=16", "model.num_heads=2", "model.num_layers=4", f"out={tmp_path}"]
   pattern = "by_layer.pattern=[none,rpr k=4,alibi window=8]"
   files = inspect.inspect(["encoding=by_layer", pattern, *model, "positions=12", "--all"])

@@ -159,9 +159,10 @@ def change(options, params, *grads):
   return updates(params, grads)
 
 
-@pytest.mark.parametrize(
-  ("name", "sizes"), [("transformer_xl", {}), ("fire", {}), ("rope", {"experts": 2})]
-)
+MATRICES = [("transformer_xl", {}), ("fire", {}), ("rope", {"experts": 2})]  # of other shapes
+
+
+@pytest.mark.parametrize(("name", "sizes"), some(MATRICES, 1))
 def test_muon_makes_the_steps_of_all_matrices_orthogonal_and_no_others(name, sizes):
   size = Size(d_model=16, num_heads=4, d_ff=16, num_layers=1, **sizes)
   model = LanguageModelSpec(16, encoding(name), size).build(Rngs(params=0, encoding=1))
