@@ -236,8 +236,7 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
   if unknown := sorted({*given} - known):
     why = f"which posexp does not know for rope_type={kind} and will not ignore"
     raise ask.refused(unknown[0], why, given[unknown[0]])
-  named = (given.get("rope_theta"), ask(base), ask.family.keys[base])
-  turns = next(each for each in named if each is not None)
+  turns = given.get("rope_theta", ask(base))
   options = {"base": turns, "layout": "half"} | _share(ask, given.get("partial_rotary_factor"))
   if kind == "default":
     return options
