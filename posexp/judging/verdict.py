@@ -19,9 +19,9 @@ from posexp.reporting.significance import (
   Contrast,
   contrast,
   holm,
-  hull,
   mcnemar,
   over_examples,
+  widest,
 )
 from posexp.reporting.text import p_value
 
@@ -115,9 +115,7 @@ def _judged(a: Side, b: Side) -> Judged:
       one, other = (dict(zip(s, t, strict=True)) for s, t in zip(by_seed, tables, strict=True))
       moved = over_examples(one, other, over.paired) / len(shared)
       wider = over.over_examples(moved, len(shared))
-      ends = hull(over, wider) if wider.error else (None, None)
-      p = max(over.p(), wider.p())
-      tests.append(Test("both", "the variance of seeds and of examples", *ends, p))
+      tests.append(Test("both", "the variance of seeds and of examples", *widest(over, wider)))
   elif min(map(len, tables)) == 1 < max(map(len, tables)):
     notes.append("one of the two has a single score, of which no spread is known")
   if len(shared) > 1 and over is None:

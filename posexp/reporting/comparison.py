@@ -119,8 +119,7 @@ def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
     moved = significance.over_examples(one, other, over.paired)
     both = over.over_examples(moved, len(measures[0].statistics))
     for key, each in {"over_seeds": over, "over_both": both}.items():
-      low, high = significance.hull(over, each) if each.error else (None, None)
-      p = max(over.p(), each.p())
+      low, high, p = significance.widest(over, each)
       compared[key] = {"value": each.mean, "low": low, "high": high, "p": p}
     compared["paired"] = over.paired
   elif measures[0].right is not None:

@@ -22,8 +22,8 @@ from posexp.reporting.significance import (
   Estimate,
   estimate,
   holm,
-  hull,
   over_examples,
+  widest,
 )
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run, scores
@@ -191,7 +191,9 @@ class Results:
       together = over_examples(own.by_run, base.by_run, contrast.paired) / own.count
       found = contrast.over_examples(together, own.count)
       if found.error:
-        wider[group.label] = Estimate(min(contrast.n), contrast.mean, None, *hull(found, contrast))
+        wider[group.label] = Estimate(
+          min(contrast.n), contrast.mean, None, *widest(contrast, found)[:2]
+        )
     return wider
 
   def shown(self, found: Estimate, sign: str = "") -> str:

@@ -189,10 +189,15 @@ class Contrast(NamedTuple):
     )
 
 
-def hull(found: Contrast, *others: Contrast) -> tuple[float, float]:
-  """Return the ends of an interval that holds those of all these contrasts."""
-  lows, highs = zip(*(each.ends() for each in (found, *others)), strict=True)
-  return min(lows), max(highs)
+def widest(seeds: Contrast, both: Contrast) -> tuple[float | None, float | None, float]:
+  """Return the ends of the interval that holds those of two contrasts, None where nothing varies,
+  and the larger p.
+  """
+  p = max(seeds.p(), both.p())
+  if not both.error:
+    return None, None, p
+  (low, high), (lower, higher) = seeds.ends(), both.ends()
+  return min(low, lower), max(high, higher), p
 
 
 def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None = None) -> Contrast:
